@@ -8,15 +8,17 @@ colour, paler, so that the waste is seen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import ipywidgets as widgets
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from coursekit.show import FAINT, INK, PALETTE
+from coursekit.show import FAINT, INK, PALETTE, to_png
 from paged_ref.block_pool import BlockPool
 from paged_ref.block_table import BlockTable
 
@@ -103,6 +105,30 @@ def draw_memory_over_time(axes: Axes, snapshots: Sequence[Snapshot]) -> None:
     axes.set_xlabel("step")
     axes.set_ylabel("slot")
     _frame(axes)
+
+
+def step_slider(draw: Callable[[int], tuple[Figure, str]], num_steps: int, start: int = 0) -> widgets.VBox:
+    """A slider over steps 1 .. num_steps, the picture `draw(step)` of the chosen one (from 0), and its words below."""
+    slider = widgets.IntSlider(
+        value=start + 1,
+        min=1,
+        max=num_steps,
+        description="step",
+        continuous_update=False,
+        layout=widgets.Layout(width="90%"),
+    )
+    picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+    words = widgets.Label()
+
+    def show(step: int) -> None:
+        fig, sentence = draw(step - 1)
+        width, _ = fig.get_size_inches()
+        picture.value, picture.layout.width = to_png(fig), f"{round(width * 96)}px"
+        picture.alt = words.value = sentence
+
+    slider.observe(lambda change: show(change["new"]), names="value")
+    show(slider.value)
+    return widgets.VBox([slider, picture, words])
 
 
 def legend_handles() -> list[Patch]:
