@@ -15,9 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from nbformat import NotebookNode
-
-from coursekit.execute import CellFailed, execute
+from coursekit.execute import CellError, execute
 from coursekit.faults import check
 from coursekit.freshness import depends_on, finish, keep_ignored, reason_to_execute, with_outputs_of
 from coursekit.source import (
@@ -51,9 +49,11 @@ def build(
     for target in targets(root, names):
         try:
             build_one(target, refresh=refresh, force=force, timeout=timeout)
-        except CellFailed as error:
+        except CellError as error:
             failures.append(explain(target, error))
-        except (SyntaxError, ValueError, BuildError) as error:
+        except BuildError as error:
+            failures.append(f"{target.relative(target.source)}: {error}")
+        except (SyntaxError, ValueError) as error:
             failures.append(f"{target.relative(target.source)}: the source cannot be read: {error}")
         else:
             continue
@@ -62,6 +62,7 @@ def build(
 
 
 def build_one(target: Target, *, refresh: bool, force: bool, timeout: float) -> None:
+    """Executes the notebook if something reaches it, and writes it if a byte differs."""
     fresh = notebook_from_text(target.text())
     stored = read_notebook(target.path)
     reason = reason_to_execute(target, stored, fresh)
@@ -103,7 +104,7 @@ def replace_file(path: Path, text: str) -> bool:
     return True
 
 
-def explain(target: Target, failure: CellFailed) -> str:
+def explain(target: Target, failure: CellError) -> str:
     """The failed cell, its line in the source, the error and its traceback."""
     notebook = notebook_from_text(target.text())
     cell = notebook.cells[failure.cell]
@@ -131,15 +132,18 @@ class Progress:
             print(f"{title} ({cells} cells) …", flush=True)
 
     def show(self, cell: int) -> None:
+        """Says which code cell runs now."""
         if self.live:
             print(f"\r\x1b[K{self.title}: cell {cell} of {self.cells}", end="", flush=True)
 
     def end(self) -> None:
+        """Says how long it took."""
         start = "\r\x1b[K" if self.live else ""
         print(f"{start}{self.title}: {self.cells} cells, {time.monotonic() - self.started:.1f} s", flush=True)
 
 
 def main(argv: list[str]) -> int:
+    """Builds, then checks; exit code 0 if all is in order, 1 at a fault, 2 at a wrong name."""
     parser = argparse.ArgumentParser(
         prog="course.py build", description="Build the notebooks from curriculum/."
     )

@@ -32,9 +32,9 @@ def dependencies(root: Path, code: str, extra: list[str] | None = None) -> dict[
     libraries: set[str] = set()
     done: set[Import] = set()
     waiting = list(Module(root, root / "notebook.py", "", code).imports())
-    for path in sorted(files):
-        if path.suffix == ".py":
-            waiting += _load(root, ".".join(path.relative_to(root).with_suffix("").parts), path).imports()
+    for file in sorted(files):
+        if file.suffix == ".py":
+            waiting += _load(root, ".".join(file.relative_to(root).with_suffix("").parts), file).imports()
     while waiting:
         step = waiting.pop()
         if step in done:
@@ -123,13 +123,10 @@ class Module:
                     top = alias.name.split(".")[0]
                     bound[alias.asname or top] = alias.name if alias.asname else top
         for node in running:  # `paged_ref.LLM` after `import paged_ref`
-            if (
-                isinstance(node, ast.Attribute)
-                and isinstance(node.value, ast.Name)
-                and node.value.id in bound
-            ):
-                if locate(self.root, bound[node.value.id]):
-                    yield bound[node.value.id], node.attr
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                module = bound.get(node.value.id, "")
+                if locate(self.root, module):
+                    yield module, node.attr
         yield from self._dynamic(running)
 
     def providers(self, name: str) -> Iterator[Import]:
@@ -147,8 +144,11 @@ class Module:
                     words = [*self._strings(key), *self._strings(value)] if key else []
                     if name in words:
                         found += [(module, name) for word in words for module in self._submodule(word)]
-        words = [] if found else [word for node in running for word in self._strings(node)]
-        yield from found or [(module, None) for word in words for module in self._submodule(word)]
+        if not found:  # unknown: everything this package names
+            words = [word for node in running for word in self._strings(node)]
+            found = [(module, None) for word in words for module in self._submodule(word)]
+            found += [step for node in typing_only for step in self._import(node)]
+        yield from found
 
     @property
     def _late(self) -> bool:

@@ -27,6 +27,7 @@ def changes(target: Target, stored: NotebookNode, fresh: NotebookNode) -> list[s
 
 
 def same_code(stored: NotebookNode, fresh: NotebookNode) -> bool:
+    """Whether both have the same code cells with the same tags, whatever the prose between them."""
     one, other = ([(c.source, tags(c)) for c in nb.cells if is_code(c)] for nb in (stored, fresh))
     return one == other
 

@@ -54,7 +54,6 @@ def _place(thing: Any) -> str:
     file = Path(inspect.getsourcefile(thing) or "?")
     name = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
     top = sys.modules.get(name.split(".")[0])
-    start = Path(top.__file__).parent if top is not None and getattr(top, "__file__", None) else file.parent
-    if file.is_relative_to(start) and "." in name or (start / "__init__.py") == file:
-        return file.relative_to(start.parent).as_posix()
-    return file.name
+    if top is None or top.__file__ is None or Path(top.__file__).name != "__init__.py":
+        return file.name
+    return file.relative_to(Path(top.__file__).parent.parent).as_posix()

@@ -13,6 +13,7 @@ import io
 from typing import Any
 
 import matplotlib as mpl
+from cycler import cycler
 from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,7 +26,7 @@ INK, PANEL, FAINT = "#222222", "#FBFBF8", "#D9D9D4"
 PALETTE = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW)
 
 DPI = 144  # rendered; shown at 96 to the inch, so that a picture is sharp on a fine screen
-STYLE: dict[str, Any] = {
+STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
     "figure.constrained_layout.h_pad": 0.14,
     "figure.constrained_layout.w_pad": 0.14,
@@ -38,7 +39,7 @@ STYLE: dict[str, Any] = {
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.labelsize": 11,
-    "axes.prop_cycle": mpl.cycler(color=PALETTE),
+    "axes.prop_cycle": cycler(color=PALETTE),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,

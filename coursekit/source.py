@@ -8,6 +8,7 @@ text gives the same notebook on every machine, and a cell inserted in the middle
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -42,12 +43,15 @@ class Target:
 
     @property
     def name(self) -> str:
+        """For instance `07_batched_decode`."""
         return self.path.stem
 
     def relative(self, path: Path) -> str:
+        """A path as the repository names it."""
         return path.relative_to(self.root).as_posix()
 
     def text(self) -> str:
+        """The source's text."""
         return self.source.read_text(encoding="utf-8")
 
 
@@ -106,11 +110,12 @@ def first_lines(text: str, notebook: NotebookNode) -> list[int | None]:
 
 
 def tags(cell: NotebookNode) -> list[str]:
+    """The cell's tags, in the order in which they stand."""
     return list(cell.metadata.get("tags", []))
 
 
 def is_ignored(cell: NotebookNode) -> bool:
-    """nbval does not compare this cell's output."""
+    """Whether nbval leaves this cell's output uncompared."""
     return bool({"nbval-ignore-output", "nbval-skip"} & set(tags(cell)))
 
 
@@ -127,13 +132,10 @@ def to_text(notebook: NotebookNode) -> str:
 def read_notebook(path: Path) -> NotebookNode | None:
     """The notebook at `path`, or None where there is none or it cannot be read as one."""
     try:
-        return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
-    except (
-        OSError,
-        ValueError,
-        nbformat.reader.NotJSONError,
-        nbformat.ValidationError,
-        AttributeError,
-        KeyError,
-    ):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict):
+            return None
+        nbformat.validate(data, version=4)
+        return nbformat.reads(json.dumps(data), as_version=4)
+    except (OSError, ValueError, nbformat.ValidationError):
         return None
