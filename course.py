@@ -6,13 +6,14 @@
 
 Needs Python 3.11 and a network, nothing else. What must hold:
 
-- The stamp in `.venv` exists only while `.venv` is complete: it is removed before anything changes and written
-  last, in one rename. So a set-up stopped at any moment, even by kill -9, is seen, and made again from the start.
-- One set-up at a time. The lock is a file lock that pip inherits, so it also outlives a killed course.py for as
-  long as its pip does.
+- The stamp in `.venv` exists only while `.venv` is complete: it is removed before anything changes and
+  written last, in one rename. So a set-up stopped at any moment, even by kill -9, is made again.
+- One set-up at a time. The lock is a file lock that pip inherits, so it also outlives a killed course.py for
+  as long as its pip does.
 - With a matching stamp, nothing is started but the word itself.
 
-Every line must be readable to Python 3.6 (no `match`, no `:=`), so that an old Python gets as far as the check.
+Every line must be readable to Python 3.6 (no `match`, no `:=`), so that an old Python gets as far as the
+check below.
 """
 
 import sys
@@ -161,8 +162,8 @@ def check_machine(torch_index: str) -> None:
     smaller = f" (3 GB do with --torch-index {CPU_INDEX})" if large else ""
     if free < needed:
         raise SetupError(
-            f"the set-up takes up to {needed} GB{smaller} and {ROOT} has {free:.1f} GB free: make room, or move "
-            "the course to another disk, and run the same command again."
+            f"the set-up takes up to {needed} GB{smaller} and {ROOT} has {free:.1f} GB free: make room, or "
+            "move the course to another disk, and run the same command again."
         )
     if large:
         show(
@@ -244,8 +245,8 @@ def run_step(command: list[str], lock: IO[str]) -> None:
 
 
 NO_NETWORK = (
-    "name resolution", "Failed to establish", "Max retries", "NewConnectionError", "ConnectTimeout", "timed out",
-    "ProxyError", "SSLError", "nodename nor servname", "getaddrinfo failed", "unreachable",
+    "name resolution", "Failed to establish", "Max retries", "NewConnectionError", "ConnectTimeout",
+    "timed out", "ProxyError", "SSLError", "nodename nor servname", "getaddrinfo failed", "unreachable",
 )  # fmt: skip
 
 
@@ -259,8 +260,8 @@ def explain(output: str) -> str:
         return disk_full()
     if said(*NO_NETWORK):
         return (
-            "pip could not reach its package index: check the network (behind a proxy, set HTTPS_PROXY) and run "
-            "the same command again."
+            "pip could not reach its package index: check the network (behind a proxy, set HTTPS_PROXY) and "
+            "run the same command again."
         )
     if said("No matching distribution") and sys.version_info[:2] > NEWEST_PYTHON:
         newest = ".".join(map(str, NEWEST_PYTHON))
@@ -269,9 +270,7 @@ def explain(output: str) -> str:
         return f"pip may not write in {VENV}: copy the course into a folder of your own and run it there."
     text = [line.strip() for line in output.splitlines() if line.strip()] or ["it printed nothing"]
     last = [line for line in text if line.lower().startswith("error")] or text
-    return (
-        f"a step of the set-up failed ({last[-1]}): {LOG} holds all it said; run the same command to retry."
-    )
+    return f"a step of the set-up failed ({last[-1]}): {LOG} holds all it said; the same command tries again."
 
 
 def disk_full() -> str:
@@ -334,6 +333,4 @@ if __name__ == "__main__":
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             sys.exit(f"course.py: {disk_full()}")
-        sys.exit(
-            f"course.py: {error}: the course must be able to write in {VENV}; copy it to a folder of your own."
-        )
+        sys.exit(f"course.py: {error}: the course writes in {VENV}; copy it to a folder of your own.")

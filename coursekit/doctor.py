@@ -1,8 +1,9 @@
 """The doctor: is this machine ready for the course? Chapter 0, and `python3 course.py doctor`.
 
-Versions prove little, so the main check runs a known kernel: the one in `doctor_kernel.py`, compiled where there
-is a GPU and interpreted elsewhere, compared with NumPy. `check()` returns facts; their names, their order and, on
-a healthy machine, `ok` are the same everywhere, while `detail` says what this machine is. `report()` shows them.
+Versions prove little, so the main check runs a known kernel: the one in `doctor_kernel.py`, compiled where
+there is a GPU and interpreted elsewhere, compared with NumPy. `check()` returns facts; their names, their
+order and, on a healthy machine, `ok` are the same everywhere, while `detail` says what this machine is.
+`report()` shows them.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def torch() -> Check:
 
 
 def gpu_count() -> int:
-    """The CUDA devices PyTorch sees. Asks without starting CUDA, which would take GPU memory in this process."""
+    """The CUDA devices PyTorch sees. Asks without starting CUDA, which would take GPU memory here."""
     try:
         import torch
     except (ImportError, OSError):
@@ -170,6 +171,17 @@ def kernel() -> Check:
     return Check(name, "OK", f"Triton gather through a block table on {found['where']}: equal to NumPy")
 
 
+def model() -> Check:
+    """Whether the course's model is in this user's cache; chapters 0 and 7 need it."""
+    from paged_ref import weights
+
+    recipe = weights.RECIPES[weights.DEFAULT_MODEL]
+    if weights.is_complete(weights.cache_folder() / "models" / recipe.folder_name):
+        return Check("model", "OK", f"{recipe.name} is in the cache")
+    remedy = "`python3 course.py lab` fetches it once, with a network; chapters 1 to 6 do without"
+    return Check("model", "WARN", f"{recipe.name} is not in the cache", remedy)
+
+
 def jupyter() -> Check:
     """JupyterLab and the kernel that its notebooks run in are installed."""
     missing = [
@@ -190,7 +202,7 @@ def port() -> Check:
 
 
 CHECKS: tuple[Callable[[], Check], ...] = (
-    python, machine, memory, disk, packages, torch, gpu, kernel, jupyter, port,
+    python, machine, memory, disk, packages, torch, gpu, kernel, model, jupyter, port,
 )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""The doctor's known kernel: a Triton gather through a block table, checked against NumPy, in its own process.
+"""The doctor's known kernel: a Triton gather through a block table, checked against NumPy.
 
-`python -m coursekit.doctor_kernel` prints one line of JSON: where the kernel ran, and the largest difference from
-NumPy. It is the course in small: token i of a sequence lies in slot `table[i // B] * B + i % B`, the blocks are
-scattered, and every slot that is not the sequence's holds NaN. Without a GPU, the doctor sets TRITON_INTERPRET=1
-and the same kernel runs on the CPU.
+`python -m coursekit.doctor_kernel` prints one line of JSON: where the kernel ran, and the largest difference
+from NumPy. It is the course in small: token i of a sequence lies in slot `table[i // B] * B + i % B`, the
+blocks are scattered, and every slot that is not the sequence's holds NaN. Without a GPU, the doctor sets
+TRITON_INTERPRET=1 and the same kernel runs on the CPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The word `lab`: JupyterLab on the first notebook or on a chapter's, offline, with no questions on its page."""
+"""The word `lab`: JupyterLab on the first notebook or on a chapter's; offline, and with a clean page."""
 
 from __future__ import annotations
 
