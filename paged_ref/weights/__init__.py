@@ -4,11 +4,10 @@ A model is named in one of three ways:
 
     "smollm2-135m"     the course's own model (smollm2.py): fetched and converted once, then cached (cache.py)
     "path/to/folder"   a decoder on this machine: config.json and weights
-    "org/name"         a hub id: its folder in the local hub cache if all of it is there, else left to transformers
+    "org/name"         a hub id: its folder in the local hub cache if it is whole, else left to transformers
 
-What must hold: a name that means nothing, or a folder that is no model, is refused here with the
-reason, before transformers refuses it at length; to find what is there, nothing heavy is imported (no torch,
-no transformers).
+What must hold: a name that means nothing, or a folder that is no model, is refused here with the reason,
+before transformers refuses it at length; to find what is there, neither torch nor transformers is imported.
 
 `python -m paged_ref.weights` makes sure that a model is there, and says where.
 """

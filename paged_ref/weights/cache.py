@@ -2,8 +2,8 @@
 
 What must hold: whatever has a final name is whole. All work is done in a folder beside it, checked, written
 through to the disk, and renamed; and only the holder of a lock, which the system takes back when the holder
-dies, works there. So neither a kill half-way nor two processes at once leave a half-made model, and what a dead
-attempt left is removed by the next one.
+dies, works there. So neither a kill half-way nor two processes at once leave a half-made model, and what a
+dead attempt left is removed by the next one.
 
     models/smollm2-135m-f1d82baa/          complete; manifest.json has the size and checksum of each file
     models/smollm2-135m-f1d82baa.lock      held by whoever makes it
@@ -41,7 +41,7 @@ class ModelUnavailable(RuntimeError):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model of ours is made. When the recipe changes its folder's name does: an old model is never taken."""
+    """How a model of ours is made. Another recipe gives another folder, so an old model is never taken."""
 
     name: str
     package: str  # the PyPI package whose wheel holds `source` beside its Python module
@@ -131,8 +131,9 @@ def _make(recipe: Recipe, folder: Path, quiet: bool) -> None:
         found = sha256(source)
         if found != recipe.source_sha256:
             raise ModelUnavailable(
-                f"{tilde(source)} is not the file of {recipe.package} {recipe.version}: its SHA-256 begins "
-                f"{found[:12]}, expected {recipe.source_sha256[:12]}. If you put it there, remove it; then try again"
+                f"{tilde(source)} is not the file of {recipe.package} {recipe.version}: "
+                f"its SHA-256 begins {found[:12]}, expected {recipe.source_sha256[:12]}. "
+                "If you put it there, remove it; then try again"
             )
         with progress(f"Converting {recipe.name} to safetensors (once, about half a minute)", quiet):
             _convert(recipe, source, work / "model")

