@@ -49,7 +49,7 @@ def closure(requirements: Iterable[Requirement]) -> dict[str, str]:
 
 
 def differences(installed: dict[str, str], pins: dict[str, str]) -> list[str]:
-    """What is installed without a pin or not as pinned. (+cpu is a build of the same release.)"""
+    """What is installed without a pin or not as pinned; +cpu is a build of the same release."""
     return sorted(
         f"{name} {version}: {'pinned ' + pins[name] if name in pins else 'no pin'}"
         for name, version in installed.items()
