@@ -158,8 +158,8 @@ def check_machine(torch_index: str) -> None:
     folders = os.environ.get("PIP_FIND_LINKS", "").split()  # a CPU build lying there is the one pip takes
     cpu_build = torch_index or any(any(Path(folder).glob("torch-*+cpu*.whl")) for folder in folders)
     large = sys.platform == "linux" and not cpu_build
-    needed, free = (8 if large else 3), shutil.disk_usage(ROOT).free / 1e9
-    smaller = f" (3 GB do with --torch-index {CPU_INDEX})" if large else ""
+    needed, free = (12 if large else 4), shutil.disk_usage(ROOT).free / 1e9
+    smaller = f" (4 GB do with --torch-index {CPU_INDEX})" if large else ""
     if free < needed:
         raise SetupError(
             f"the set-up takes up to {needed} GB{smaller} and {ROOT} has {free:.1f} GB free: make room, or "
@@ -167,7 +167,7 @@ def check_machine(torch_index: str) -> None:
         )
     if large:
         show(
-            "PyTorch for Linux brings NVIDIA's libraries: up to 4 GB to download, up to 8 GB on disk.\n"
+            "PyTorch for Linux brings NVIDIA's libraries: up to 4 GB to download, about 8 GB on disk.\n"
             "Without an NVIDIA GPU, press Ctrl-C and take its CPU build (0.2 GB) instead:\n"
             f"    python3 course.py lab --torch-index {CPU_INDEX}"
         )
@@ -216,32 +216,37 @@ def run_step(command: list[str], lock: IO[str]) -> None:
     environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_USER="0", PYTHONUNBUFFERED="1")
     options: dict[str, Any] = {} if os.name == "nt" else {"pass_fds": [lock.fileno()]}
     options.update(cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-    process = subprocess.Popen(command, stderr=subprocess.STDOUT, text=True, errors="replace", **options)
+    terminal, width = sys.stdout.isatty(), shutil.get_terminal_size().columns - 1
     lines: list[str] = []
-    reader = threading.Thread(target=lambda: lines.extend(process.stdout or []), daemon=True)
-    reader.start()
-    terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns - 1
     start = shown = time.monotonic()
+    process = subprocess.Popen(command, stderr=subprocess.STDOUT, text=True, errors="replace", **options)
     try:
+        reader = threading.Thread(target=read_lines, args=(process.stdout, lines), daemon=True)
+        reader.start()
         while process.poll() is None:
             time.sleep(0.05)
             now = time.monotonic()
             if now - shown > (0.2 if terminal else 10):
                 shown = now
-                text = f"     {now - start:4.0f} s  {lines[-1].strip() if lines else ''}"
-                show("\r" + text[:width].ljust(width) if terminal else text, end="" if terminal else "\n")
-    finally:
-        if process.poll() is None:  # Ctrl-C: take the step down with us
-            process.terminate()
-        process.wait()
+                latest = [line.strip() for line in lines[-20:] if not line.startswith("WARNING")]
+                text = f"     {now - start:4.0f} s  {latest[-1] if latest else ''}"[:width]
+                show("\r" + text.ljust(width) if terminal else text, end="" if terminal else "\n")
         reader.join(5)
+    finally:
+        process.terminate()  # Ctrl-C: take the step down with us
+        process.wait()
         if terminal:
             show("\r" + " " * width, end="\r")
         with LOG.open("a", encoding="utf-8") as log:
             log.write(f"$ {' '.join(command)}\n{''.join(lines)}\n")
     if process.returncode != 0:
         raise SetupError(explain("".join(lines)))
+
+
+def read_lines(stream: IO[str], lines: list[str]) -> None:
+    """Collect a process's output as it comes."""
+    for line in stream:
+        lines.append(line)  # one by one: the other thread looks meanwhile
 
 
 NO_NETWORK = (

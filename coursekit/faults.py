@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import unquote
 
 from nbformat import NotebookNode
 
@@ -92,9 +93,7 @@ def check_target(target: Target) -> list[Fault]:
     for number, cell in enumerate(stored.cells, 1):
         line = lines[number - 1] if number <= len(lines) else None
         source = f"{target.relative(target.source)}:{line}" if line else ""
-        faults += [
-            replace(fault, file=file, cell=number, source=source) for fault in _in_cell(cell, target.root)
-        ]
+        faults += [replace(fault, file=file, cell=number, source=source) for fault in _in_cell(cell, target)]
     faults += [replace(fault, file=file) for fault in _in_whole(stored, target)]
     return faults
 
@@ -141,10 +140,16 @@ def _in_whole(notebook: NotebookNode, target: Target) -> Iterator[Fault]:
     yield from _machine("its metadata", str(dict(notebook.metadata)), target.root)
 
 
-def _in_cell(cell: NotebookNode, root: Path) -> Iterator[Fault]:
+def _in_cell(cell: NotebookNode, target: Target) -> Iterator[Fault]:
     if cell.cell_type == "markdown":
-        yield from _pictures_in_text(_without_code(cell.source))
-    yield from _machine("its source", cell.source, root, homes=False)
+        prose = _without_code(cell.source)
+        yield from _pictures_in_text(prose)
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose):
+            if not re.match(r"\w+:", link) and not (target.path.parent / unquote(link)).exists():
+                yield Fault(
+                    "", f"a link leads nowhere ({link!r})", "correct it; it starts at the notebook's folder"
+                )
+    yield from _machine("its source", cell.source, target.root, homes=False)
     if not is_code(cell):
         return
     if odd := [tag for tag in tags(cell) if "nbval" in tag.lower() and tag not in NBVAL_TAGS]:
@@ -162,7 +167,7 @@ def _in_cell(cell: NotebookNode, root: Path) -> Iterator[Fault]:
     if not cell.outputs and not is_ignored(cell) and _must_print(cell.source):
         yield Fault("", "this cell prints, but no output is stored, so its run is not checked", REBUILD)
     for output in cell.outputs:
-        yield from _in_output(output, root)
+        yield from _in_output(output, target.root)
 
 
 def _error_or_not(cell: NotebookNode) -> Iterator[Fault]:

@@ -29,9 +29,10 @@ def find_chapter(chapter: str, folder: Path) -> Path:
         ValueError: there is no such chapter; the message lists those there are.
     """
     found = chapters(folder)
-    key = chapter.partition("_")[0].zfill(2)
+    number = re.match(r"(\d{1,2})(_|$)", chapter)
+    key = number[1].zfill(2) if number else ""
     if key not in found:
-        titles = [f"  {number}  {path.stem[3:].replace('_', ' ')}" for number, path in found.items()]
+        titles = [f"  {key}  {path.stem[3:].replace('_', ' ')}" for key, path in found.items()]
         listing = "\n".join(titles) or "  none: run `python3 course.py build`"
         raise ValueError(f"There is no chapter {chapter!r}. The chapters are:\n{listing}")
     return found[key]

@@ -103,7 +103,8 @@ def test_outputs_that_are_not_compared_are_kept_until_renewed(repo: Path) -> Non
         TITLE
         + "\n# %%\nimport tiny.one, time\nprint(tiny.one.VALUE)\n"
         + '\n# %% tags=["nbval-ignore-output"]\nprint(time.perf_counter_ns())\n'
-        + '\n# %% tags=["nbval-ignore-output"]\ntime.perf_counter_ns()\n\n# %%\nprint("end")\n\n# %%\nprint("end")\n'
+        + '\n# %% tags=["nbval-ignore-output"]\ntime.perf_counter_ns()\n'
+        + '\n# %%\nprint("end")\n\n# %%\nprint("end")\n'
     )
     path = lesson(repo, noisy)
     assert build(repo) == []
@@ -260,7 +261,7 @@ def shown(metadata: dict[str, Any] | None = None, **data: Any) -> dict[str, Any]
 def forge(
     repo: Path, *outputs: dict[str, Any], code: str = "tell()", tags: str = "", edit: Edit | None = None
 ) -> list[str]:
-    """A notebook as the build stores it, whose second cell has these outputs; `edit` changes it. Its faults."""
+    """The faults of a notebook whose second cell has these outputs, stored as the build does, then edited."""
     path = lesson(repo, TITLE + f"\n# %% {tags}\n{code}\n\n# %%\nx = 1\n\n# %%\ny = 1\n")
     (target,) = targets(repo)
     notebook = notebook_from_text(target.text())
@@ -452,7 +453,15 @@ def test_faults_of_the_whole(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "the first cell has no title" in faults_of("# %%\nx = 1\n\n" + TITLE)[0]
     assert "there is a second title, in cell 2" in faults_of(TITLE + "\n# %% [markdown]\n# # Two\n")[0]
     assert faults_of(TITLE + "\n# %% [markdown]\n# ```python\n# # a comment\n# ```\n") == []
-    assert "a picture has no alt text" in faults_of(TITLE + "\n# %% [markdown]\n# ![](a.png)\n")[0]
+    assert "a picture has no alt text" in faults_of(TITLE + "\n# %% [markdown]\n# ![](../tiny/one.py)\n")[0]
+    links = (
+        TITLE + "\n# %% [markdown]\n# [a](../tiny/one.py) [b](https://example.org/b) [c](#part) `[d](e)`\n"
+    )
+    assert faults_of(links) == []
+    assert (
+        "cell 2 (curriculum/lessons/01_one.py:4): a link leads nowhere ('02.ipynb')"
+        in (faults_of(TITLE + "\n# %% [markdown]\n# [next](02.ipynb#part)\n")[0])
+    )
     third = TITLE + f"\n# %% {IGNORE}\nx = 1\n" + "\n# %%\nx = 1\n" * 2
     assert faults_of(third) == []
     more = third + f"\n# %% {IGNORE}\nx = 1\n"
