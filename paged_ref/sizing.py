@@ -48,7 +48,14 @@ class ModelShape:
 
     @classmethod
     def from_config(cls, config: Any, dtype: str = "bfloat16") -> ModelShape:
-        """Read the shape from a transformers config (or anything with the same attribute names)."""
+        """Read the shape from a transformers config (or anything with the same attribute names).
+
+        Raises:
+            ValueError: it describes no attention layers (a state-space model, for instance).
+        """
+        missing = [n for n in ("num_attention_heads", "num_hidden_layers", "hidden_size") if not hasattr(config, n)]
+        if missing:
+            raise ValueError(f"{type(config).__name__} has no {missing[0]}: it does not describe a model with attention")
         num_heads = config.num_attention_heads
         return cls(
             name=getattr(config, "_name_or_path", "") or getattr(config, "model_type", "model"),

@@ -1,8 +1,3 @@
-# ---
-# course:
-#   depends: []
-# ---
-
 # %% [markdown]
 # # 0 · Start here
 #

@@ -1,8 +1,3 @@
-# ---
-# course:
-#   depends: []
-# ---
-
 # %% [markdown]
 # # 7 · Batched decode of a real model
 #
