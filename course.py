@@ -53,6 +53,7 @@ from typing import IO, Any
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+INSTALLED = ("Lib/" if os.name == "nt" else "lib/python*/") + "site-packages/*.dist-info"
 STAMP = VENV / "course-stamp.json"
 LOCK = VENV / "course-lock"
 INDEX = VENV / "course-torch-index"  # what --torch-index said last; survives a set-up that is made again
@@ -228,9 +229,7 @@ def run_step(command: list[str], lock: IO[str]) -> None:
             now = time.monotonic()
             if now - shown > (0.2 if terminal else 10):
                 shown = now
-                said = [line.strip() for line in lines[-20:] if not line.startswith("WARNING")]
-                latest = next((line for line in reversed(said) if line[:1].isalpha()), "working")
-                text = f"     {now - start:4.0f} s  {latest}"[:width]
+                text = f"     {now - start:4.0f} s  {progress(lines)}"[:width]
                 show("\r" + text.ljust(width) if terminal else text, end="" if terminal else "\n")
         reader.join(5)
     finally:
@@ -242,6 +241,15 @@ def run_step(command: list[str], lock: IO[str]) -> None:
             log.write(f"$ {' '.join(command)}\n{''.join(lines)}\n")
     if process.returncode != 0:
         raise SetupError(explain("".join(lines)))
+
+
+def progress(lines: list[str]) -> str:
+    """What a step said last; while pip copies packages, which it does silently, how many are there."""
+    for line in reversed(lines):
+        if line.startswith("Installing collected packages:"):
+            return f"Installing: {len(list(VENV.glob(INSTALLED)))} of {line.count(',') + 2} packages"
+    said = [line.strip() for line in lines[-20:] if not line.startswith("WARNING")]
+    return next((line for line in reversed(said) if line[:1].isalpha()), "working")
 
 
 def read_lines(stream: IO[str], lines: list[str]) -> None:
