@@ -53,6 +53,7 @@ from typing import IO, Any
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+INSTALLED = ("Lib/" if os.name == "nt" else "lib/python*/") + "site-packages/*.dist-info"
 STAMP = VENV / "course-stamp.json"
 LOCK = VENV / "course-lock"
 INDEX = VENV / "course-torch-index"  # what --torch-index said last; survives a set-up that is made again
@@ -153,7 +154,7 @@ def check_machine(torch_index: str) -> None:
         raise SetupError(
             "this Python cannot make environments (it has no ensurepip): on Debian and Ubuntu run\n"
             "    sudo apt install python3-venv\n"
-            "elsewhere install Python from python.org; then run the same command again."
+            f"elsewhere install Python from python.org; {AGAIN}"
         )
     folders = os.environ.get("PIP_FIND_LINKS", "").split()  # a CPU build lying there is the one pip takes
     cpu_build = torch_index or any(any(Path(folder).glob("torch-*+cpu*.whl")) for folder in folders)
@@ -163,7 +164,7 @@ def check_machine(torch_index: str) -> None:
     if free < needed:
         raise SetupError(
             f"the set-up takes up to {needed} GB{smaller} and {ROOT} has {free:.1f} GB free: make room, or "
-            "move the course to another disk, and run the same command again."
+            f"move the course to another disk, {AGAIN}"
         )
     if large:
         show(
@@ -228,8 +229,7 @@ def run_step(command: list[str], lock: IO[str]) -> None:
             now = time.monotonic()
             if now - shown > (0.2 if terminal else 10):
                 shown = now
-                latest = [line.strip() for line in lines[-20:] if not line.startswith("WARNING")]
-                text = f"     {now - start:4.0f} s  {latest[-1] if latest else ''}"[:width]
+                text = f"     {now - start:4.0f} s  {progress(lines)}"[:width]
                 show("\r" + text.ljust(width) if terminal else text, end="" if terminal else "\n")
         reader.join(5)
     finally:
@@ -243,16 +243,23 @@ def run_step(command: list[str], lock: IO[str]) -> None:
         raise SetupError(explain("".join(lines)))
 
 
+def progress(lines: list[str]) -> str:
+    """What a step said last; while pip copies packages, which it does silently, how many are there."""
+    for line in reversed(lines):
+        if line.startswith("Installing collected packages:"):
+            return f"Installing: {len(list(VENV.glob(INSTALLED)))} of {line.count(',') + 2} packages"
+    said = [line.strip() for line in lines[-20:] if not line.startswith("WARNING")]
+    return next((line for line in reversed(said) if line[:1].isalpha()), "working")
+
+
 def read_lines(stream: IO[str], lines: list[str]) -> None:
     """Collect a process's output as it comes."""
     for line in stream:
         lines.append(line)  # one by one: the other thread looks meanwhile
 
 
-NO_NETWORK = (
-    "name resolution", "Failed to establish", "Max retries", "NewConnectionError", "ConnectTimeout",
-    "timed out", "ProxyError", "SSLError", "nodename nor servname", "getaddrinfo failed", "unreachable",
-)  # fmt: skip
+AGAIN = "and run the same command again."
+DISK_FULL = f"the disk is full: make room in {ROOT} and in the temporary folder, {AGAIN}"
 
 
 def explain(output: str) -> str:
@@ -262,12 +269,9 @@ def explain(output: str) -> str:
         return any(phrase in output for phrase in phrases)
 
     if said("No space left on device", "Disk quota exceeded"):
-        return disk_full()
-    if said(*NO_NETWORK):
-        return (
-            "pip could not reach its package index: check the network (behind a proxy, set HTTPS_PROXY) and "
-            "run the same command again."
-        )
+        return DISK_FULL
+    if said("Retrying (", "Max retries exceeded", "Connection broken", "timed out"):
+        return f"pip could not reach its package index: check the network and the proxy (HTTPS_PROXY) {AGAIN}"
     if said("No matching distribution") and sys.version_info[:2] > NEWEST_PYTHON:
         newest = ".".join(map(str, NEWEST_PYTHON))
         return f"this Python is too new for some packages: start the course with python{newest} or older."
@@ -275,14 +279,7 @@ def explain(output: str) -> str:
         return f"pip may not write in {VENV}: copy the course into a folder of your own and run it there."
     text = [line.strip() for line in output.splitlines() if line.strip()] or ["it printed nothing"]
     last = [line for line in text if line.lower().startswith("error")] or text
-    return f"a step of the set-up failed ({last[-1]}): {LOG} holds all it said; the same command tries again."
-
-
-def disk_full() -> str:
-    """The same sentence, whether pip met the end of the disk or we did."""
-    return (
-        f"the disk is full: make room in {ROOT} and in the temporary folder, and run the same command again."
-    )
+    return f"the set-up failed ({last[-1]}): look for the cause in {LOG} {AGAIN}"
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -337,5 +334,5 @@ if __name__ == "__main__":
         sys.exit(f"course.py: {stop}")
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            sys.exit(f"course.py: {disk_full()}")
+            sys.exit(f"course.py: {DISK_FULL}")
         sys.exit(f"course.py: {error}: the course writes in {VENV}; copy it to a folder of your own.")

@@ -46,7 +46,8 @@ def command(notebook: Path, *, root: Path, port: int | None, browser: bool) -> l
         "jupyterlab",
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{notebook.relative_to(root).as_posix()}",
-        # No question about news and no look for updates: the page opens clean, and without a network.
+        # No question about news, no look for updates or extensions: the page opens clean, without a network.
+        "--LabApp.extension_manager=readonly",
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--ServerApp.answer_yes=True",  # one Ctrl-C stops it

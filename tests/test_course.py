@@ -245,12 +245,12 @@ def test_two_at_once_set_up_once(folder: Course) -> None:
     ("pip_says", "sentence"),
     [
         (
-            "NewConnectionError: Temporary failure in name resolution",
+            "WARNING: Retrying (Retry(total=4, connect=None)) after connection broken",
             "could not reach its package index: check",
         ),
         ("OSError: [Errno 28] No space left on device", "the disk is full: make room in"),
         ("PermissionError: Permission denied", "copy the course into a folder of your own"),
-        ("ERROR: something new", "a step of the set-up failed (ERROR: something new)"),
+        ("ERROR: something new", "the set-up failed (ERROR: something new): look for the cause in"),
     ],
 )
 def test_what_pip_cannot_do_is_one_sentence(folder: Course, pip_says: str, sentence: str) -> None:

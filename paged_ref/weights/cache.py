@@ -71,11 +71,11 @@ def cache_folder() -> Path:
 def is_complete(folder: Path, *, every_byte: bool = False) -> bool:
     """Whether every file has the size (microseconds) or, on request, the checksum that the manifest says."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return all(
+        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        return bool(files) and all(
             (folder / name).stat().st_size == entry["bytes"]
             and (not every_byte or sha256(folder / name) == entry["sha256"])
-            for name, entry in manifest["files"].items()
+            for name, entry in files.items()
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
