@@ -24,7 +24,7 @@ from . import attention
 from .batch import StepBatch
 from .kv_cache import KVCache
 from .sizing import ModelShape
-from .weights import resolve
+from .weights import load_arguments, resolve
 
 NAME = "paged_ref"
 
@@ -122,9 +122,10 @@ class PagedModel:
         """
         device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         source = resolve(str(model))
-        loaded = AutoModelForCausalLM.from_pretrained(source, dtype=choose_dtype(dtype, device)).to(device)
+        which = load_arguments(source)
+        loaded = AutoModelForCausalLM.from_pretrained(source, dtype=choose_dtype(dtype, device), **which).to(device)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(source)
+            tokenizer = AutoTokenizer.from_pretrained(source, **which)
         except (OSError, ValueError):
             tokenizer = None  # a model without a tokenizer takes and gives token ids
         return cls(loaded, tokenizer)
