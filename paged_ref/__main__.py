@@ -27,11 +27,13 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     logging.getLogger("paged_ref").setLevel(logging.INFO)
+    from .weights import ModelUnavailable
+
     for noisy in ("transformers", "httpx", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     try:
         return int(args.run(args))
-    except (ValueError, MemoryError) as error:
+    except (ValueError, MemoryError, ModelUnavailable) as error:
         print(f"paged_ref: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

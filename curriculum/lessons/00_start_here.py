@@ -193,8 +193,8 @@ display_figure(
 )
 
 # %% [markdown]
-# Now stop the film at one step. Each small box is one slot, thick lines part the blocks. Find a request's last block: only
-# there is a pale rest, and never more than 15 slots of it.
+# Now stop the film at one step. Each box is a block, its 16 slots are filled from left to right. Find a request's last block:
+# only there is a pale rest, and never more than 15 slots of it.
 
 # %%
 from coursekit.memory_map import draw_memory
@@ -228,28 +228,50 @@ display_widget(
 # %% [markdown]
 # ## 6 What must hold, and what breaks if it does not
 #
-# A request's tokens lie in scattered blocks, and only the table knows which and in what order. So the table must be right.
-# Let us serve one request and, after the first steps, swap two entries of its table.
+# A request's tokens lie in scattered blocks, and only the table knows which. Let us damage it. Two requests run for eight
+# steps; then we change the first one's table by hand and let it go on.
+#
+# > **Predict.** (a) Two entries of the table change places. (b) One entry names a block of the *other* request.
+# > Which of the two changes the tokens?
 
 # %%
-llm = LLM(model, num_blocks=64, block_size=16, enable_prefix_caching=False)
-request = llm.add_request(prompts[0], samplings[0])
-for _ in range(8):
-    llm.step()
-table = request.sequences[0].table
-print("blocks of the request:", len(table.blocks))
-table.blocks[0], table.blocks[1] = table.blocks[1], table.blocks[0]
-while llm.scheduler.has_work:
-    llm.step()
+def decode_damaged(damage):
+    """Serve the first two requests, damaging the first one's table after eight steps; returns its tokens."""
+    llm = LLM(model, num_blocks=64, block_size=16, enable_prefix_caching=False)
+    first, second = (llm.add_request(p, s) for p, s in zip(prompts[:2], samplings[:2], strict=True))
+    for _ in range(8):
+        llm.step()
+    mine, other = first.sequences[0].table.blocks, second.sequences[0].table.blocks
+    before = list(mine)
+    damage(mine, other)
+    for _ in range(16):
+        llm.step()
+    mine[:3] = before[:3]  # mend it, so that the blocks go back to the pool as they came
+    tokens = first.sequences[0].output_token_ids
+    llm.abort(first), llm.abort(second)
+    return tokens
 
-good = paged_requests[0].finished[0].output_token_ids
-bad = request.finished[0].output_token_ids
-print("first 8 tokens the same:", bad[:8] == good[:8])
-print("all tokens the same:", bad == good)
+
+def change_places(mine, other):
+    mine[0], mine[1] = mine[1], mine[0]
+
+
+def name_the_neighbours_block(mine, other):
+    mine[1] = other[1]
+
+
+good = paged_requests[0].finished[0].output_token_ids[:24]
+print("nothing damaged:        ", decode_damaged(lambda mine, other: None) == good)
+print("two entries exchanged:  ", decode_damaged(change_places) == good)
+print("a neighbour's block:    ", decode_damaged(name_the_neighbours_block) == good)
 
 # %% [markdown]
-# No error, no warning: the model read the right keys in the wrong places and went on talking. A wrong table shows only in the
-# output, and that is why this course compares everything with a dense model.
+# Surprised by the first? Attention is a weighted *sum* over the keys, and a key carries its position in itself (the rotary
+# embedding put it there before the key was stored). Two full blocks may be read in either order. But exchange a full
+# block with the partly filled last one, and the wrong slots are cut off; and a neighbour's block is simply another text.
+#
+# In both harmful cases there is no error and no warning. The model reads what the table names, and goes on talking. A wrong
+# table shows only in the output, and that is why this course compares everything with a dense model.
 
 # %% [markdown]
 # ## 7 Where to go from here
