@@ -1,0 +1,48 @@
+"""paged_ref: PagedAttention, written to be read.
+
+The files in reading order stand in the README, each with the chapter that teaches it. Importing this package loads
+none of torch, triton or transformers: a name is fetched from its module when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .attention import paged_attention
+    from .block_pool import BlockPool, OutOfBlocks
+    from .block_table import BlockTable
+    from .engine import LLM, RequestOutput
+    from .kv_cache import KVCache, write_kv
+    from .sampling import SamplingParams
+    from .sizing import MODELS, ModelShape
+
+_HOME = {
+    "BlockPool": "block_pool",
+    "OutOfBlocks": "block_pool",
+    "BlockTable": "block_table",
+    "KVCache": "kv_cache",
+    "write_kv": "kv_cache",
+    "paged_attention": "attention",
+    "LLM": "engine",
+    "RequestOutput": "engine",
+    "SamplingParams": "sampling",
+    "MODELS": "sizing",
+    "ModelShape": "sizing",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'paged_ref' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

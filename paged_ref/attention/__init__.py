@@ -1,0 +1,106 @@
+"""Attention over a paged cache: one function, several backends (chapters 3 and 5).
+
+Every token's query looks at the keys of its own sequence, up to and including itself. Where those keys are, the block
+table says. Sequences of different lengths stand in one flat batch, whether they decode one token or prefill many:
+
+    query            [ s0 | s1 s1 s1 s1 | s2 ]           query_start_loc = [0, 1, 5, 6]
+    seq_lens         [ 9,   4,            33 ]           s1 prefills from nothing, the others decode
+    block_tables     [ 7 1 4 · · ]                       row of s0, block_size 4: three blocks used, the rest ignored
+
+The work has two halves. `plan` looks at the integers, which are the same for all layers of a model, and is done once a
+step; `run` does the arithmetic, once a layer. `paged_attention` is both, with every argument checked before.
+(The split into plan and run is FlashInfer's.)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Protocol
+
+from .validate import Batch, check_arguments, check_batch, is_torch
+
+BACKENDS = {"numpy": "numpy_gather", "torch": "torch_paged"}
+
+
+class Plan(Protocol):
+    """What a backend's `plan(batch, block_size, device)` returns."""
+
+    def run(
+        self,
+        query: Any,
+        key_cache: Any,
+        value_cache: Any,
+        scale: float,
+        sliding_window: int | None,
+        softcap: float | None,
+    ) -> Any:
+        """Attention of all query tokens of the batch, in the kind and dtype of `query`."""
+
+
+def paged_attention(
+    query: Any,
+    key_cache: Any,
+    value_cache: Any,
+    block_tables: Any,
+    seq_lens: Any,
+    query_start_loc: Any = None,
+    *,
+    scale: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    backend: str = "auto",
+    validate: bool = True,
+) -> Any:
+    """Causal attention of a flat batch of query tokens over keys and values in scattered blocks.
+
+    Args:
+        query: [num_tokens, num_heads, head_dim], float32, float16 or bfloat16.
+        key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], the dtype of `query`.
+            num_heads must be a multiple of num_kv_heads; query head h reads KV head h // (num_heads // num_kv_heads).
+        block_tables: [num_seqs, max_blocks_per_seq] integers: physical block ids. Entries past a sequence's last
+            used block are never read.
+        seq_lens: [num_seqs] integers: tokens in the cache for each sequence, this call's own included.
+        query_start_loc: [num_seqs + 1] integers: sequence i owns the query tokens from [i] to [i + 1] - 1; they are
+            its last tokens. None: one query token for each sequence.
+        scale: multiplies the scores; default head_dim ** -0.5.
+        sliding_window: a query sees only the last `sliding_window` tokens, itself included. None: all.
+        softcap: scores become softcap * tanh(score / softcap), after scaling. None: no cap.
+        backend: "auto", "numpy" or "torch".
+        validate: check the contents of the integer arrays. Turn it off only where they were checked before.
+
+    Returns:
+        [num_tokens, num_heads, head_dim], NumPy array or torch tensor like `query`, with its dtype and device.
+
+    Raises:
+        ValueError: an argument that does not fit, named with the place: `block_tables[2, 5] = 4711, but …`.
+    """
+    check_arguments(query, key_cache, value_cache, block_tables, seq_lens, query_start_loc, sliding_window, softcap)
+    batch = Batch.of(block_tables, seq_lens, query_start_loc)
+    block_size = key_cache.shape[1]
+    if validate:
+        check_batch(batch, num_tokens=query.shape[0], num_blocks=key_cache.shape[0], block_size=block_size)
+    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    backend = choose_backend(query) if backend == "auto" else backend
+    device = query.device if is_torch(query) else None
+    return plan(batch, block_size, backend, device).run(query, key_cache, value_cache, scale, sliding_window, softcap)
+
+
+def choose_backend(query: Any) -> str:
+    """What "auto" means for this kind of array."""
+    return "torch" if is_torch(query) else "numpy"
+
+
+def plan(batch: Batch, block_size: int, backend: str, device: Any = None) -> Plan:
+    """Prepare a batch for one backend; the plan may be run for many layers.
+
+    Raises:
+        ValueError: an unknown backend.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}: one of auto, {', '.join(BACKENDS)}")
+    module = import_module(f".{BACKENDS[backend]}", __name__)
+    made: Plan = module.plan(batch, block_size, device)
+    return made
+
+
+__all__ = ["BACKENDS", "Batch", "Plan", "check_batch", "choose_backend", "paged_attention", "plan"]

@@ -1,0 +1,168 @@
+"""What is asked of `paged_attention`'s arguments, checked before any backend sees them.
+
+A block id out of range does not raise inside a compiled kernel: it reads foreign memory or kills the process. So ids
+are checked here, in one place, for all backends. Only the *used* part of a table is looked at:
+
+    block_tables[i, : ceil(seq_lens[i] / block_size)]
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The integers of one step, on the host.
+
+    Attributes:
+        block_tables: [num_seqs, max_blocks_per_seq] int32.
+        seq_lens: [num_seqs] int32: tokens in the cache, this step's own included.
+        query_start_loc: [num_seqs + 1] int32: prefix sums of the numbers of query tokens.
+    """
+
+    block_tables: np.ndarray
+    seq_lens: np.ndarray
+    query_start_loc: np.ndarray
+
+    @classmethod
+    def of(cls, block_tables: Any, seq_lens: Any, query_start_loc: Any = None) -> Batch:
+        """From arrays or tensors on any device; without query_start_loc, one query token for each sequence."""
+        seq_lens = to_numpy(seq_lens)
+        starts = np.arange(len(seq_lens) + 1) if query_start_loc is None else to_numpy(query_start_loc)
+        return cls(*(np.asarray(a, dtype=np.int32) for a in (to_numpy(block_tables), seq_lens, starts)))
+
+    @property
+    def query_lens(self) -> np.ndarray:
+        """[num_seqs] query tokens of each sequence."""
+        return np.diff(self.query_start_loc)
+
+
+def is_torch(array: Any) -> bool:
+    """Whether this is a torch tensor, decided without importing torch."""
+    return type(array).__module__.partition(".")[0] == "torch"
+
+
+def to_numpy(array: Any) -> np.ndarray:
+    """An array on the host. From a GPU this waits for the device."""
+    return np.asarray(array.detach().cpu()) if is_torch(array) else np.asarray(array)
+
+
+def check_arguments(
+    query: Any,
+    key_cache: Any,
+    value_cache: Any,
+    block_tables: Any,
+    seq_lens: Any,
+    query_start_loc: Any,
+    sliding_window: int | None,
+    softcap: float | None,
+) -> None:
+    """Shapes, kinds, dtypes and devices: everything that can be seen without reading an array's contents."""
+    arrays = {"query": query, "key_cache": key_cache, "value_cache": value_cache}
+    integers = {"block_tables": block_tables, "seq_lens": seq_lens}
+    if query_start_loc is not None:
+        integers["query_start_loc"] = query_start_loc
+    for name, array in {**arrays, **integers}.items():
+        if not hasattr(array, "dtype") or not hasattr(array, "shape"):
+            raise ValueError(f"{name} is a {type(array).__name__}: it must be a NumPy array or a torch tensor")
+    for name, array in arrays.items():
+        if is_torch(array) != is_torch(query):
+            raise ValueError(f"{name} is a {_kind(array)}, but query is a {_kind(query)}: use one kind")
+        if array.dtype != query.dtype:
+            raise ValueError(f"{name} is {array.dtype}, but query is {query.dtype}: they must have one dtype")
+        if is_torch(query) and array.device != query.device:
+            raise ValueError(f"{name} is on {array.device}, but query is on {query.device}")
+    if not _is_float(query.dtype):
+        raise ValueError(f"query is {query.dtype}: it must be a floating-point type")
+    for name, array in integers.items():
+        if not _is_integer(array.dtype):
+            raise ValueError(f"{name} is {array.dtype}: it must be an integer type, int32 by custom")
+    for name, array, ndim in (
+        ("query", query, 3),
+        ("key_cache", key_cache, 4),
+        ("value_cache", value_cache, 4),
+        ("block_tables", block_tables, 2),
+        ("seq_lens", seq_lens, 1),
+    ):
+        if len(array.shape) != ndim:
+            raise ValueError(f"{name} has shape {tuple(array.shape)}: it must have {ndim} dimensions")
+    _check_shapes(query, key_cache, value_cache, block_tables, seq_lens, query_start_loc)
+    if sliding_window is not None and sliding_window < 1:
+        raise ValueError(f"sliding_window = {sliding_window}: it must be 1 or more, or None")
+    if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
+        raise ValueError(f"softcap = {softcap}: it must be a positive number, or None")
+
+
+def _check_shapes(
+    query: Any, key_cache: Any, value_cache: Any, block_tables: Any, seq_lens: Any, query_start_loc: Any
+) -> None:
+    if tuple(key_cache.shape) != tuple(value_cache.shape):
+        raise ValueError(f"key_cache has shape {tuple(key_cache.shape)}, value_cache {tuple(value_cache.shape)}")
+    _, num_heads, head_dim = query.shape
+    _, block_size, num_kv_heads, cache_head_dim = key_cache.shape
+    if min(num_heads, head_dim, block_size, num_kv_heads) < 1:
+        raise ValueError(f"query {tuple(query.shape)} and cache {tuple(key_cache.shape)}: an empty dimension")
+    if head_dim != cache_head_dim:
+        raise ValueError(f"query has head_dim {head_dim}, the cache {cache_head_dim}")
+    if num_heads % num_kv_heads:
+        raise ValueError(f"{num_heads} query heads cannot be shared out evenly over {num_kv_heads} KV heads")
+    num_seqs = seq_lens.shape[0]
+    if block_tables.shape[0] != num_seqs:
+        raise ValueError(f"block_tables has {block_tables.shape[0]} rows, but seq_lens has {num_seqs} sequences")
+    if query_start_loc is None:
+        if query.shape[0] != num_seqs:
+            raise ValueError(f"query has {query.shape[0]} tokens for {num_seqs} sequences: pass query_start_loc")
+    elif tuple(query_start_loc.shape) != (num_seqs + 1,):
+        raise ValueError(
+            f"query_start_loc has shape {tuple(query_start_loc.shape)}: for {num_seqs} sequences it must be [{num_seqs + 1}]"
+        )
+
+
+def check_batch(batch: Batch, num_tokens: int, num_blocks: int, block_size: int) -> None:
+    """The contents of the integer arrays: rising query starts, lengths that cover the queries, ids that exist."""
+    starts, query_lens, seq_lens = batch.query_start_loc, batch.query_lens, batch.seq_lens
+    if starts[0] != 0 or starts[-1] != num_tokens:
+        raise ValueError(
+            f"query_start_loc runs from {starts[0]} to {starts[-1]}: it must run from 0 to {num_tokens}, the query tokens"
+        )
+    if (query_lens < 0).any():
+        i = int(np.argmax(query_lens < 0))
+        raise ValueError(f"query_start_loc falls from {starts[i]} to {starts[i + 1]} at sequence {i}: it must not fall")
+    if (seq_lens < query_lens).any():
+        i = int(np.argmax(seq_lens < query_lens))
+        raise ValueError(f"seq_lens[{i}] = {seq_lens[i]}, but sequence {i} has {query_lens[i]} query tokens in this call")
+    width = batch.block_tables.shape[1]
+    needed = -(-seq_lens.astype(np.int64) // block_size)
+    if (needed > width).any():
+        i = int(np.argmax(needed > width))
+        raise ValueError(
+            f"block_tables has {width} columns, but sequence {i} needs {needed[i]} blocks for its {seq_lens[i]} tokens"
+        )
+    used = np.arange(width) < needed[:, None]
+    wrong = np.argwhere(used & ((batch.block_tables < 0) | (batch.block_tables >= num_blocks)))
+    if wrong.size:
+        i, j = (int(x) for x in wrong[0])
+        last = min((j + 1) * block_size, int(seq_lens[i])) - 1
+        raise ValueError(
+            f"block_tables[{i}, {j}] = {batch.block_tables[i, j]}, but the cache has {num_blocks} blocks "
+            f"(sequence {i} needs block {j} for its tokens {j * block_size}..{last})"
+        )
+
+
+def _kind(array: Any) -> str:
+    return "torch tensor" if is_torch(array) else "NumPy array"
+
+
+def _is_float(dtype: Any) -> bool:
+    return dtype.is_floating_point if is_torch(dtype) else dtype.kind == "f"
+
+
+def _is_integer(dtype: Any) -> bool:
+    if is_torch(dtype):
+        return not (dtype.is_floating_point or dtype.is_complex or str(dtype) == "torch.bool")
+    return dtype.kind in "iu"

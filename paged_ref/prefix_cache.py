@@ -1,0 +1,122 @@
+"""Finding blocks by what they hold: prefix caching (chapter 4).
+
+The keys and values of a token depend on that token and on *every* token before it, and on nothing else. So a full
+block may be used again by another sequence exactly when both agree on all tokens up to the block's end. The cache
+files each full block under a chained key:
+
+    key(block i) = hash(key(block i - 1), the block's tokens, extras)         extras: for example a tenant's salt
+
+    prompt A   [ the cat sat ] [ on the mat ]          root --the cat sat--> 5 --on the mat--> 9
+    prompt B   [ the cat sat ] [ in the hat ]                            \\--in the hat--> 2
+
+The chain is a path from the root, so the same tokens under another parent are another key, and a hit can only
+start at the beginning of a sequence.
+
+Why a collision cannot serve wrong contents: an entry remembers its parent entry and its tokens, and a look-up
+compares them. With a hash function that always returns the same value, the cache finds less and stays right.
+
+What must hold: a block is filed at most once; a filed block is full and its keys and values are written; before a
+block gets new contents it is forgotten (the pool sees to that). Sources: vLLM's automatic prefix caching (chained
+block hashes), SGLang's RadixAttention (the same idea as a tree of token runs).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Entry:
+    """One full block in the cache, and the way to it from the root."""
+
+    key: bytes
+    parent: Entry | None
+    tokens: tuple[int, ...]
+    extras: Hashable
+    block: int
+
+
+def chained_key(parent: bytes, tokens: Sequence[int], extras: Hashable) -> bytes:
+    """SHA-256 over the parent's key, the tokens and the extras. Python's own `hash` is neither wide nor stable."""
+    return hashlib.sha256(repr((parent, tuple(tokens), extras)).encode()).digest()
+
+
+class PrefixCache:
+    """The filed blocks of one pool. `hits` and `queries` count full blocks looked up, since the start.
+
+    Args:
+        hash_function: (parent key, tokens, extras) -> key. Tests pass one that collides.
+    """
+
+    def __init__(self, hash_function: Callable[[bytes, Sequence[int], Hashable], bytes] = chained_key) -> None:
+        self._hash = hash_function
+        self._by_key: dict[bytes, Entry] = {}
+        self._by_block: dict[int, Entry] = {}
+        self.queries = 0
+        self.hits = 0
+
+    def __len__(self) -> int:
+        return len(self._by_block)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._by_block
+
+    def find(self, parent: Entry | None, tokens: Sequence[int], extras: Hashable = None) -> Entry | None:
+        """The entry for these tokens after `parent` (None: at the beginning of a sequence), or None."""
+        entry = self._by_key.get(self._hash(parent.key if parent else b"", tokens, extras))
+        if entry and entry.parent is parent and entry.tokens == tuple(tokens) and entry.extras == extras:
+            return entry
+        return None
+
+    def match(self, token_ids: Sequence[int], block_size: int, extras: Hashable = None) -> list[Entry]:
+        """The longest cached prefix of a sequence of n tokens, in full blocks, at most n - 1 tokens.
+
+        The last token is never taken from the cache: the model must run on it to say what comes next.
+        """
+        found: list[Entry] = []
+        parent = None
+        usable = (len(token_ids) - 1) // block_size
+        for start in range(0, usable * block_size, block_size):
+            parent = self.find(parent, token_ids[start : start + block_size], extras)
+            if parent is None:
+                break
+            found.append(parent)
+        return found
+
+    def count(self, queries: int, hits: int) -> None:
+        """Count a look-up that led to an admission: `queries` full blocks asked for, `hits` of them found."""
+        self.queries += queries
+        self.hits += hits
+
+    def publish(self, parent: Entry | None, tokens: Sequence[int], extras: Hashable, block: int) -> Entry:
+        """File a full block whose keys and values are written; returns the entry that stands for its contents.
+
+        If the same contents are filed already, that entry is returned and `block` stays an unfiled duplicate.
+        """
+        existing = self.find(parent, tokens, extras)
+        if existing is not None:
+            return existing
+        self.forget(block)
+        key = self._hash(parent.key if parent else b"", tokens, extras)
+        collided = self._by_key.get(key)
+        if collided is not None:
+            self.forget(collided.block)
+        entry = Entry(key, parent, tuple(tokens), extras, block)
+        self._by_key[key] = self._by_block[block] = entry
+        return entry
+
+    def forget(self, block: int) -> None:
+        """Remove a block's entry, if it has one. Entries below it can then no longer be reached, and age out."""
+        entry = self._by_block.pop(block, None)
+        if entry is not None:
+            del self._by_key[entry.key]
+
+    def check(self) -> None:
+        """Raise AssertionError if the two indexes disagree."""
+        if set(self._by_key.values()) != set(self._by_block.values()):
+            raise AssertionError("the index by key and the index by block hold different entries")
+        for block, entry in self._by_block.items():
+            if entry.block != block:
+                raise AssertionError(f"block {block} is filed under the entry of block {entry.block}")
