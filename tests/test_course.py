@@ -250,6 +250,10 @@ def test_two_at_once_set_up_once(folder: Course) -> None:
         ),
         ("OSError: [Errno 28] No space left on device", "the disk is full: make room in"),
         ("PermissionError: Permission denied", "copy the course into a folder of your own"),
+        (
+            "ERROR: No matching distribution found for torch==2.13.0",
+            "use 3.11 to 3.14, or another --torch-index",
+        ),
         ("ERROR: something new", "the set-up failed (ERROR: something new): look for the cause in"),
     ],
 )
