@@ -20,6 +20,7 @@ from nbformat import NotebookNode
 
 from coursekit.execute import WIDGET
 from coursekit.freshness import changes, finish, reason_to_execute, same_code, with_outputs_of
+from coursekit.pictures import pictures_to_write
 from coursekit.source import (
     BuildError,
     Target,
@@ -73,6 +74,10 @@ def check(root: Path, names: list[str] | None = None) -> list[Fault]:
         for path in extra_notebooks(root):
             remedy = "write its source under curriculum/, or delete it"
             faults.append(Fault(path.relative_to(root).as_posix(), "no source makes this notebook", remedy))
+    for path in pictures_to_write(root):
+        faults.append(
+            Fault(path.relative_to(root).as_posix(), "differs from the picture in its notebook", REBUILD)
+        )
     return faults
 
 

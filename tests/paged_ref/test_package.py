@@ -12,7 +12,9 @@ HEAVY = ("torch", "triton", "transformers", "numba", "matplotlib", "rich", "IPyt
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def test_import_loads_nothing_heavy() -> None:
@@ -38,11 +40,23 @@ def test_every_public_name_is_there_and_an_unknown_one_is_told() -> None:
 
 
 def test_generate_streams_both_answers_and_tells_the_pool() -> None:
-    done = python("-m", "paged_ref", "generate", "Name a fruit.", "Say hello.", "--max-tokens", "4", "--num-blocks", "32")
+    done = python(
+        "-m",
+        "paged_ref",
+        "generate",
+        "Name a fruit.",
+        "Say hello.",
+        "--max-tokens",
+        "4",
+        "--num-blocks",
+        "32",
+    )
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.index("> Name a fruit."), done.stdout.index("> Say hello.")
     assert done.stdout[first:second].splitlines()[1].strip(), "no text below the first prompt"
-    tokens = re.search(r"(\d+) tokens in [\d.]+ s: \d+ tokens/s, \d+ steps, up to 2 requests at once", done.stdout)
+    tokens = re.search(
+        r"(\d+) tokens in [\d.]+ s: \d+ tokens/s, \d+ steps, up to 2 requests at once", done.stdout
+    )
     assert tokens and 2 <= int(tokens[1]) <= 8
     assert re.search(r"pool: 32 blocks of 16 tokens, at most [1-9]\d* in use \([\d.]+%\), 0 now", done.stdout)
 

@@ -30,7 +30,9 @@ def test_query_heads_do_not_count() -> None:
 
 
 def test_shape_from_a_config() -> None:
-    config = SimpleNamespace(num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, hidden_size=48, head_dim=None)
+    config = SimpleNamespace(
+        num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, hidden_size=48, head_dim=None
+    )
     shape = ModelShape.from_config(config, dtype="float32")
     assert (shape.num_layers, shape.num_heads, shape.num_kv_heads, shape.head_dim) == (3, 6, 2, 8)
     del config.num_key_value_heads, config.head_dim  # an older config: as many KV heads as query heads
@@ -52,4 +54,9 @@ def test_shapes_that_make_no_sense(arguments: tuple, message: str) -> None:
 
 
 def test_sizes_for_people() -> None:
-    assert [human_bytes(n) for n in (12, 983_040, 47_185_920, 2_684_354_560)] == ["12 B", "983 kB", "47.2 MB", "2.68 GB"]
+    assert [human_bytes(n) for n in (12, 983_040, 47_185_920, 2_684_354_560)] == [
+        "12 B",
+        "983 kB",
+        "47.2 MB",
+        "2.68 GB",
+    ]
