@@ -198,8 +198,8 @@ fig.legend(handles=legend_handles(), loc="outside lower center", ncols=3)
 display_figure(
     fig,
     alt="Two maps of the same memory over time, one column a step. Contiguous: two wide bands, each nearly all "
-    f"pale; requests pass through two at a time and need {len(contiguous_memory)} steps. Paged: thin strips of all eight "
-    f"requests from the first step on, hardly any pale, done after {len(paged_memory)} steps.",
+    f"pale; requests pass through two at a time and need {len(contiguous_memory)} steps. Paged: thin strips of "
+    f"all eight requests from the first step on, hardly any pale, done after {len(paged_memory)} steps.",
     summary=f"Same memory, same tokens: {len(contiguous_memory)} steps with reservations, "
     f"{len(paged_memory)} with blocks.",
 )

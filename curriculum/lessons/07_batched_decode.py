@@ -446,10 +446,9 @@ print("every answer has its length:", [len(o.outputs[0].token_ids) for o in outp
 # Three interview questions:
 #
 # 1. Which array tells the model *where a token stands in its sequence*, and which tells the cache *where its key is
-#    stored*?
-#    Why can they not be one?
+#    stored*? Why can they not be one?
 # 2. Why is the token written before the attention of the same step is computed?
 # 3. Your engine's outputs differ from the dense model only for prompts whose length is a multiple of the block size.
-#    you look first?
+#    Where do you look first?
 #
 # Back to [chapter 0](00_start_here.ipynb).
