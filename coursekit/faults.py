@@ -41,9 +41,8 @@ NBVAL_TAGS = {"nbval-ignore-output", "nbval-check-output", "nbval-raises-excepti
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 REBUILD = "run `python3 course.py build`"
 
-_HOMES = (
-    r"(?<![\w.:/+=-])(?:/(?:home|Users|root|tmp|private|mnt|var/folders)/[\w.-]+|/root\b)|[A-Za-z]:\\+Users\\"
-)
+_ROOTS = "home|Users|tmp|private|mnt|opt|srv|data|work|workspaces?|content|var/folders"
+_HOMES = rf"(?<![\w.:/+=<-])(?:/(?:{_ROOTS})/[\w.-]+|/root\b|(?:/[\w.-]+)+/\.?venv\b)|[A-Za-z]:\\+Users\\"
 _INSTALLED = r"[/\\](?:site|dist)-packages[/\\]"
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
 _PROGRESS = re.compile(r"\d+%\|.*\||\r(?!\n)")
