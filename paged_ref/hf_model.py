@@ -141,9 +141,8 @@ class PagedModel:
         device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         source = resolve(str(model))
         which = load_arguments(source)
-        loaded = AutoModelForCausalLM.from_pretrained(source, dtype=choose_dtype(dtype, device), **which).to(
-            device
-        )
+        loaded = AutoModelForCausalLM.from_pretrained(source, dtype=choose_dtype(dtype, device), **which)
+        loaded.to(torch.device(device))  # type: ignore[arg-type]
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, **which)
         except (OSError, ValueError):
