@@ -274,7 +274,7 @@ def explain(output: str) -> str:
         return f"pip could not reach its package index: check the network and the proxy (HTTPS_PROXY) {AGAIN}"
     if said("No matching distribution", "ResolutionImpossible"):
         versions = "{}.{} to {}.{}".format(*OLDEST_PYTHON, *NEWEST_PYTHON)
-        return f"a pinned package has no build for this Python: use {versions}, or another --torch-index, {AGAIN}"
+        return f"a package has no build for this Python: use {versions}, or another --torch-index, {AGAIN}"
     if said("Permission denied", "Read-only file system"):
         return f"pip may not write in {VENV}: copy the course into a folder of your own and run it there."
     text = [line.strip() for line in output.splitlines() if line.strip()] or ["it printed nothing"]

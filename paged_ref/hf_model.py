@@ -65,11 +65,11 @@ def paged_attention_forward(
     returns [1, num_tokens, num_heads, head_dim] and no weights. Writing comes first: a token sees itself.
     """
     if paged_step is None:
-        raise UnsupportedModelError(
+        raise UnsupportedModel(
             f"{type(module).__name__} does not pass keyword arguments on to its attention function"
         )
     if ignored.get("s_aux") is not None:
-        raise UnsupportedModelError(
+        raise UnsupportedModel(
             f"{type(module).__name__} uses attention sinks, which the paged backends do not compute"
         )
     layer, cache = module.layer_idx, paged_step.cache
@@ -91,7 +91,7 @@ AttentionInterface.register(NAME, paged_attention_forward)
 AttentionMaskInterface.register(NAME, no_mask)
 
 
-class UnsupportedModelError(ValueError):
+class UnsupportedModel(ValueError):
     """The model's attention cannot be replaced through transformers' attention interface."""
 
 
@@ -103,7 +103,7 @@ class PagedModel:
         tokenizer: its tokenizer, or None.
 
     Raises:
-        UnsupportedModelError: a layer's attention does not come to us, found by a trial run of three tokens.
+        UnsupportedModel: a layer's attention does not come to us, found by a trial run of three tokens.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -113,7 +113,7 @@ class PagedModel:
         try:
             self.shape = ModelShape.from_config(model.config, dtype=str(model.dtype).removeprefix("torch."))
         except ValueError as error:
-            raise UnsupportedModelError(
+            raise UnsupportedModel(
                 f"{type(model).__name__} keeps no KV cache to page: {error}"
             ) from error
         self.vocab_size: int = model.config.vocab_size
@@ -185,21 +185,21 @@ class PagedModel:
     def _swap_attention(self) -> None:
         kind = type(self.model).__name__
         if self.model.config.is_encoder_decoder:
-            raise UnsupportedModelError(
+            raise UnsupportedModel(
                 f"{kind} is an encoder-decoder; only decoders have the cache this engine pages"
             )
         try:
             self.model.set_attn_implementation(NAME)
             layers = self._trial()
-        except UnsupportedModelError:
+        except UnsupportedModel:
             self.restore()
             raise
         except Exception as error:
             self.restore()
-            raise UnsupportedModelError(f"the attention of {kind} cannot be replaced: {error}") from error
+            raise UnsupportedModel(f"the attention of {kind} cannot be replaced: {error}") from error
         if layers != list(range(self.shape.num_layers)):
             self.restore()
-            raise UnsupportedModelError(
+            raise UnsupportedModel(
                 f"the attention of {kind} cannot be replaced: of its {self.shape.num_layers} layers, "
                 f"{len(set(layers))} called the registered function"
             )

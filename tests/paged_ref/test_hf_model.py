@@ -7,7 +7,7 @@ import torch
 import transformers as hf
 
 from paged_ref import LLM, SamplingParams
-from paged_ref.hf_model import PagedModel, UnsupportedModelError, choose_dtype
+from paged_ref.hf_model import PagedModel, UnsupportedModel, choose_dtype
 
 SMALL = {
     "vocab_size": 97,
@@ -77,7 +77,7 @@ def test_restore_gives_the_model_its_own_attention_back() -> None:
 
 def refused(model: hf.PreTrainedModel) -> str:
     before = model.config._attn_implementation
-    with pytest.raises(UnsupportedModelError) as caught:
+    with pytest.raises(UnsupportedModel) as caught:
         PagedModel(model)
     assert model.config._attn_implementation == before
     return str(caught.value)
