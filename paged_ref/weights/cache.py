@@ -56,6 +56,7 @@ class Recipe:
 
     @property
     def folder_name(self) -> str:
+        """The cache folder's name; another recipe is another folder."""
         made_of = (self.name, self.package, self.version, self.source_sha256, self.conversion)
         return f"{self.name}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:8]}"
 
@@ -140,7 +141,7 @@ def _make(recipe: Recipe, folder: Path, quiet: bool) -> None:
             _seal(work / "model")
         if folder.is_dir():
             shutil.rmtree(folder)  # broken, or we would not be here
-        os.replace(work / "model", folder)
+        (work / "model").replace(folder)
         _sync(models)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -185,6 +186,7 @@ def _sync(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
+    """A file's SHA-256, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
