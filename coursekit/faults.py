@@ -20,6 +20,7 @@ from nbformat import NotebookNode
 
 from coursekit.execute import WIDGET
 from coursekit.freshness import changes, finish, reason_to_execute, same_code, with_outputs_of
+from coursekit.pictures import pictures_to_write
 from coursekit.source import (
     BuildError,
     Target,
@@ -40,9 +41,8 @@ NBVAL_TAGS = {"nbval-ignore-output", "nbval-check-output", "nbval-raises-excepti
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 REBUILD = "run `python3 course.py build`"
 
-_HOMES = (
-    r"(?<![\w.:/+=-])(?:/(?:home|Users|root|tmp|private|mnt|var/folders)/[\w.-]+|/root\b)|[A-Za-z]:\\+Users\\"
-)
+_ROOTS = "home|Users|tmp|private|mnt|opt|srv|data|work|workspaces?|content|var/folders"
+_HOMES = rf"(?<![\w.:/+=<-])(?:/(?:{_ROOTS})/[\w.-]+|/root\b|(?:/[\w.-]+)+/\.?venv\b)|[A-Za-z]:\\+Users\\"
 _INSTALLED = r"[/\\](?:site|dist)-packages[/\\]"
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
 _PROGRESS = re.compile(r"\d+%\|.*\||\r(?!\n)")
@@ -73,6 +73,10 @@ def check(root: Path, names: list[str] | None = None) -> list[Fault]:
         for path in extra_notebooks(root):
             remedy = "write its source under curriculum/, or delete it"
             faults.append(Fault(path.relative_to(root).as_posix(), "no source makes this notebook", remedy))
+    for path in pictures_to_write(root):
+        faults.append(
+            Fault(path.relative_to(root).as_posix(), "differs from the picture in its notebook", REBUILD)
+        )
     return faults
 
 

@@ -41,7 +41,7 @@ __all__ = [
 
 DEFAULT_MODEL = SMOLLM2.name
 RECIPES = {SMOLLM2.name: SMOLLM2}
-ALIASES = {alias: SMOLLM2.name for alias in (SMOLLM2.name, "smollm2-135m-instruct", "smollm2", "smollm")}
+ALIASES = dict.fromkeys((SMOLLM2.name, "smollm2-135m-instruct", "smollm2", "smollm"), SMOLLM2.name)
 
 WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin", "*.gguf")
 

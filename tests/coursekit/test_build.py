@@ -236,13 +236,21 @@ def test_dependencies_hold_pinned_libraries_and_files_that_are_read(repo: Path) 
 
 
 def test_a_file_named_in_the_header_is_depended_on(repo: Path) -> None:
-    header = "# ---\n# jupyter:\n#   course:\n#     depends: [data.csv]\n# ---\n\n"
+    header = "# ---\n# course:\n#   depends: [data.csv]\n# ---\n\n"
     write(repo / "data.csv", "1")
     path = lesson(repo, header + TITLE + "\n# %%\nprint(open('../data.csv').read())\n")
     assert build(repo) == []
+    assert [cell["cell_type"] for cell in stored(path)["cells"]] == ["markdown", "code"]
     assert "data.csv" in stored(path)["metadata"]["course"]["depends_on"]
     write(repo / "data.csv", "2")
     assert "data.csv" in str(check(repo)[0])
+    lesson(repo, header.replace("depends", "dependz") + TITLE)
+    assert "the header between the `# ---` lines may hold only `course:`" in str(check(repo)[0])
+    lesson(repo, header.replace("[data", "[[data") + TITLE)
+    (failure,) = build(repo)
+    assert failure.startswith(
+        "curriculum/lessons/01_one.py: the header between the `# ---` lines is not YAML"
+    )
 
 
 # --- faults ---
@@ -318,6 +326,7 @@ def test_a_good_notebook_has_no_fault(repo: Path) -> None:
         (stream("'/Users/ada/x'\n"), "a path of one machine ('/Users/ada')"),
         (stream("C:\\Users\\ada\n"), "a path of one machine ('C:\\\\Users\\\\')"),
         (stream("at /root/x\n"), "a path of one machine ('/root"),
+        (stream("Python 3.11 in /ci/run/.venv\n"), "a path of one machine ('/ci/run/.venv')"),
         (stream("(/tmp/abc)\n"), "a path of one machine ('/tmp/abc')"),
         (stream("x/lib/python3.11/site-packages/numpy/a.py\n"), "a path of one machine"),
         (stream(f"from {ROOT.anchor}\n" + sys.prefix + "/bin\n"), f"a path of one machine ({sys.prefix!r}"),

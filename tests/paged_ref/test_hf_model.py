@@ -1,4 +1,4 @@
-"""Other architectures than the course's: each decodes through block tables exactly as it does by itself, or is refused."""
+"""Other architectures: each decodes through block tables exactly as it does by itself, or is refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DECODERS = {
         hf.LlamaConfig(**SMALL, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0})
     ),
     "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**SMALL)),
-    "qwen3, head size apart from hidden size": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**SMALL, head_dim=24)),
+    "qwen3, own head size": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**SMALL, head_dim=24)),
     "mistral, window 7": lambda: hf.MistralForCausalLM(hf.MistralConfig(**SMALL, sliding_window=7)),
     "gemma2, softcap and a window in every other layer": lambda: hf.Gemma2ForCausalLM(
         hf.Gemma2Config(**SMALL, head_dim=8, sliding_window=7, attn_logit_softcapping=5.0)
@@ -55,7 +55,9 @@ def test_decoders_equal_themselves(name: str) -> None:
     config = hf.GenerationConfig(max_new_tokens=8, do_sample=False)
     with torch.inference_mode():
         dense = [
-            model.generate(torch.tensor([p]), attention_mask=torch.ones(1, len(p)), generation_config=config)[0, len(p) :]
+            model.generate(torch.tensor([p]), attention_mask=torch.ones(1, len(p)), generation_config=config)[
+                0, len(p) :
+            ]
             for p in prompts()
         ]
     llm = LLM(model, num_blocks=40, block_size=4, backend="torch")
