@@ -10,9 +10,11 @@ leave between any two steps: that is continuous batching.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence as ListOf
-from contextlib import suppress
-from dataclasses import dataclass, field
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as ListOf
 from pathlib import Path
 from typing import Any
 
@@ -20,49 +22,22 @@ from transformers import PreTrainedModel
 
 from .attention import BACKENDS
 from .batch import build_batch
+from .beam_search import BeamSearch
 from .block_pool import BlockPool
 from .block_table import BlockTable
 from .hf_model import PagedModel
+from .interrupts import uninterrupted
 from .memory import choose_num_blocks
 from .metrics import Metrics
+from .outputs import CompletionOutput, RequestOutput, StreamEvent
+from .progress import Progress
 from .prompts import Prompt, as_prompts, to_token_ids
 from .request import Request, Sequence
-from .sampling import SamplingParams, greedy
+from .sampling import BadLogitsError, Draw, SamplingParams, Wish, choose
 from .scheduler import Chunk, Scheduler, Step
 from .text import Detokenizer
 
 log = logging.getLogger("paged_ref")
-
-
-@dataclass
-class CompletionOutput:
-    """One continuation. `finish_reason`: "stop" (end-of-sequence token), "length", "abort"."""
-
-    index: int
-    token_ids: list[int]
-    text: str
-    finish_reason: str
-    cumulative_logprob: float
-
-
-@dataclass
-class RequestOutput:
-    """A finished request: the prompt as the model saw it, and its continuations."""
-
-    request_id: int
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class StreamEvent:
-    """One new token of one sequence: `prompt_index` says of which prompt. `text` may be empty (half a character)."""
-
-    prompt_index: int
-    index: int
-    token_id: int
-    text: str
-    finish_reason: str | None
 
 
 class LLM:
@@ -117,22 +92,25 @@ class LLM:
             self.model = PagedModel.load(model, dtype, device)
         self.backend = backend
         if num_blocks is None:
-            num_blocks = choose_num_blocks(self.model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens)
+            num_blocks = choose_num_blocks(
+                self.model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens
+            )
         self.pool = BlockPool(num_blocks, block_size, enable_prefix_caching)
         self.cache = self.model.new_cache(num_blocks, block_size)
         host_pool = self.host_cache = None
         if preemption == "swap":
-            host_pool = BlockPool(num_host_blocks or num_blocks, block_size)
+            host_pool = BlockPool(num_blocks if num_host_blocks is None else num_host_blocks, block_size)
             self.host_cache = self.model.new_cache(host_pool.num_blocks, block_size, host=True)
         self.scheduler = Scheduler(self.pool, max_num_seqs, max_num_batched_tokens, watermark, host_pool)
         self.metrics = Metrics()
         self._num_requests = 0
-        self._detokenizers: dict[Sequence, Detokenizer] = {}
 
-    # ---- the three ways to run requests
+    # ---- the ways to run requests
 
     def generate(
-        self, prompts: Prompt | ListOf[Prompt], sampling: SamplingParams | ListOf[SamplingParams] | None = None
+        self,
+        prompts: Prompt | ListOf[Prompt],
+        sampling: SamplingParams | ListOf[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
         """Run prompts to their end; results in the order of the prompts.
 
@@ -143,67 +121,109 @@ class LLM:
 
         Raises:
             ValueError: a bad prompt, named by its place; then no prompt is run.
+            FloatingPointError: the model gave NaN; the message names the request.
         """
-        requests = self._add_all(prompts, sampling)
+        requests: list[Request] = []
         try:
-            while any(request.sequences for request in requests):
-                self.step()
+            self._add_all(requests, prompts, sampling)
+            with Progress(requests) as progress:
+                while any(request.sequences for request in requests):
+                    self.step()
+                    progress.update(self.metrics.generated_tokens)
+            return [self.output(request) for request in requests]
         finally:
-            outputs = [self._output(request) for request in requests]
-            self._forget(requests)
-        return outputs
+            self.abort(*requests)
 
     def stream(
-        self, prompts: Prompt | ListOf[Prompt], sampling: SamplingParams | ListOf[SamplingParams] | None = None
+        self,
+        prompts: Prompt | ListOf[Prompt],
+        sampling: SamplingParams | ListOf[SamplingParams] | None = None,
     ) -> Iterator[StreamEvent]:
-        """Like `generate`, but yields every token as it is made. Closing the iterator aborts what still runs."""
-        requests = self._add_all(prompts, sampling)
-        return self._stream(requests)
+        """Like `generate`, but yields every token as it is made.
 
-    def _stream(self, requests: list[Request]) -> Iterator[StreamEvent]:
-        index_of = {request: i for i, request in enumerate(requests)}
+        Closing the iterator, or losing the last reference to it, aborts what still runs.
+        """
+        events = self._stream(prompts, sampling)
+        next(
+            events
+        )  # runs to the first, empty yield: a bad prompt raises here, and from here on closing aborts
+        return events
+
+    def _stream(self, prompts: Any, sampling: Any) -> Iterator[Any]:
+        requests: list[Request] = []
         try:
+            self._add_all(requests, prompts, sampling, with_events=True)
+            yield None
             while any(request.sequences for request in requests):
-                for request, event in self._step()[1]:
-                    if request in index_of:
-                        yield StreamEvent(index_of[request], *event)
+                self.step()
+                for i, request in enumerate(requests):
+                    while request.events:
+                        yield StreamEvent(i, *request.events.popleft())
         finally:
-            self._forget(requests)
+            self.abort(*requests)
 
-    def add_request(self, prompt: Prompt, sampling: SamplingParams | None = None, priority: int = 0) -> Request:
+    def add_request(
+        self, prompt: Prompt, sampling: SamplingParams | None = None, priority: int = 0
+    ) -> Request:
         """Let one request wait; `step` will run it. Lower `priority` numbers go first.
 
         Raises:
             ValueError: a prompt that is empty, too long, has a token id outside the vocabulary, or never fits the pool.
         """
         request = self._new_request(prompt, sampling or SamplingParams(), priority)
-        self.scheduler.add(request)
+        with uninterrupted():
+            self.scheduler.add(request)
         return request
 
-    def abort(self, request: Request) -> None:
-        """End a request at once and free what it holds. Harmless if it has ended."""
-        self.scheduler.abort(request)
-        self._forget([request])
+    def output(self, request: Request) -> RequestOutput:
+        """What a request has come to so far."""
+        return RequestOutput.of(request)
+
+    def abort(self, *requests: Request) -> None:
+        """End requests at once and free what they hold. Harmless for those that have ended."""
+        with uninterrupted():
+            for request in requests:
+                if request.sequences:
+                    self.scheduler.abort(request)
+                    request.finish_time = time.perf_counter()
+
+    # ---- one step
 
     def step(self) -> Step:
         """Compute one token of every running sequence, and chunks of prompts. Returns what was done.
 
         If the model fails or is interrupted, every running request gives its blocks back, waits, and is recomputed
         when `step` is called again.
+
+        Raises:
+            FloatingPointError: the model gave NaN for some requests; these are aborted.
         """
-        return self._step()[0]
-
-    def _step(self) -> tuple[Step, list[tuple[Request, tuple[int, int, str, str | None]]]]:
-        step = self.scheduler.schedule()
+        step = Step()
+        sampled: list[Chunk] = []
         try:
+            with uninterrupted():
+                step = self.scheduler.schedule()
             self._move_blocks(step)
-            events = self._compute(step) if step.chunks else []
-        except BaseException:
-            self.scheduler.recover(step)
+            if step.chunks:
+                sampled = [chunk for chunk in step.chunks if chunk.samples]
+                logits = self.model.forward(build_batch(step), self.cache, self.backend)
+                choices = choose(logits, [_wish(chunk) for chunk in sampled]) if sampled else []
+                with uninterrupted():
+                    self.scheduler.complete(step)
+                    self.metrics.observe(step, self.pool, len(self.scheduler.running))
+                    self._extend(sampled, choices)
+        except BaseException as error:
+            with uninterrupted():
+                culprits = (
+                    [sampled[row].request for row in error.rows] if isinstance(error, BadLogitsError) else []
+                )
+                self._abort_damaged(culprits)
+                self.scheduler.recover(step)
+            if culprits:
+                numbers = sorted({request.number for request in culprits})
+                raise FloatingPointError(f"requests {numbers} were aborted: {error}") from error
             raise
-        return step, events
-
-    # ---- one step
+        return step
 
     def _move_blocks(self, step: Step) -> None:
         if self.host_cache is not None:
@@ -211,59 +231,102 @@ class LLM:
             self.cache.load_blocks(self.host_cache, step.swaps_in)
         self.cache.copy_blocks(step.copies)
 
-    def _compute(self, step: Step) -> list[tuple[Request, tuple[int, int, str, str | None]]]:
-        logits = self.model.forward(build_batch(step), self.cache, self.backend)
-        draws = greedy(logits)
-        self.scheduler.complete(step)
-        self.metrics.observe(step, self.pool, len(self.scheduler.running))
-        sampled = [chunk for chunk in step.chunks if chunk.samples]
-        self.metrics.generated_tokens += len(sampled)
-        return [
-            (chunk.request, self._take(chunk, draw.token_id, draw.logprob))
-            for chunk, draw in zip(sampled, draws, strict=True)
-        ]
+    def _extend(self, sampled: ListOf[Chunk], choices: ListOf[ListOf[Draw]]) -> None:
+        """Give the sequences their next tokens. One that has just computed its prompt may become several."""
+        now = time.perf_counter()
+        for chunk, draws in zip(sampled, choices, strict=True):
+            request, sequence = chunk.request, chunk.sequence
+            request.first_token_time = request.first_token_time or now
+            if request.beam_search is not None:
+                request.beam_search.add(sequence, draws)
+                self._advance_beams(request)
+            else:
+                forks = [self.scheduler.fork(request, sequence, i) for i in range(1, len(draws))]
+                for one, draw in zip([sequence, *forks], draws, strict=True):
+                    self._take(request, one, draw)
+            if not request.sequences:
+                request.finish_time = now
 
-    def _take(self, chunk: Chunk, token_id: int, logprob: float) -> tuple[int, int, str, str | None]:
+    def _take(self, request: Request, sequence: Sequence, draw: Draw) -> None:
         """Give a sequence its next token, and end it if that was its last."""
-        request, sequence = chunk.request, chunk.sequence
-        sequence.token_ids.append(token_id)
-        sequence.cumulative_logprob += logprob
-        detokenizer = self._detokenizers.setdefault(sequence, Detokenizer(self.model.tokenizer))
-        text = detokenizer.add(token_id)
-        reason = None
-        if token_id in self.model.eos_token_ids and not request.sampling.ignore_eos:
-            reason = "stop"
-        elif sequence.num_new_tokens >= request.max_new_tokens:
-            reason = "length"
-        if reason is not None:
+        sequence.token_ids.append(draw.token_id)
+        sequence.cumulative_logprob += draw.logprob
+        self.metrics.generated_tokens += 1
+        detokenizer = sequence.text or Detokenizer(None)
+        text = detokenizer.add(draw.token_id)
+        ended = draw.token_id in self._end_tokens(request.sampling) or detokenizer.stopped
+        if ended or sequence.num_new_tokens >= request.max_new_tokens:
             text += detokenizer.finish()
+            reason = "stop" if ended or detokenizer.stopped else "length"
             self.scheduler.finish(request, sequence, reason)
-        return sequence.index, token_id, text, reason
+        _emit(request, sequence, draw.token_id, text, sequence.finish_reason)
+
+    def _advance_beams(self, request: Request) -> None:
+        """When all beams are computed, put their best extensions in their place; at the end, the hypotheses."""
+        search = request.beam_search
+        extensions = search.advance(request.sequences) if search else None
+        if search is None or extensions is None:
+            return
+        beams: list[Sequence] = []
+        for i, extension in enumerate(extensions):
+            beams.append(extension.beam.fork(i) if extension.beam in beams else extension.beam)
+        self.scheduler.replace(request, beams)
+        for i, (beam, extension) in enumerate(zip(beams, extensions, strict=True)):
+            beam.index = i
+            beam.token_ids.append(extension.token_id)
+            beam.cumulative_logprob = extension.score
+        self.metrics.generated_tokens += len(beams)
+        for i, hypothesis in enumerate([] if beams else search.hypotheses):
+            tokens = hypothesis.new_token_ids
+            detokenizer = Detokenizer(self.model.tokenizer)
+            sequence = self._new_sequence(request.prompt_token_ids, detokenizer, i)
+            sequence.token_ids += tokens
+            sequence.cumulative_logprob, sequence.finish_reason = hypothesis.score, hypothesis.finish_reason
+            request.finished.append(sequence)
+            texts = [detokenizer.add(token) for token in tokens]
+            texts[-1] += detokenizer.finish()
+            for token, text in zip(tokens, texts, strict=True):
+                _emit(
+                    request, sequence, token, text, hypothesis.finish_reason if token is tokens[-1] else None
+                )
+
+    def _abort_damaged(self, requests: ListOf[Request]) -> None:
+        """Abort requests whose keys and values may be damaged; nobody shall find their blocks in the prefix cache."""
+        cache = self.pool.prefix_cache
+        tables = [sequence.table for request in requests for sequence in request.sequences]
+        for block in (block for table in tables for block in table.blocks):
+            if cache is not None:
+                cache.forget(block)
+        self.abort(*requests)
 
     # ---- requests
 
     def _add_all(
-        self, prompts: Prompt | ListOf[Prompt], sampling: SamplingParams | ListOf[SamplingParams] | None
-    ) -> list[Request]:
+        self,
+        requests: list[Request],
+        prompts: Prompt | ListOf[Prompt],
+        sampling: SamplingParams | ListOf[SamplingParams] | None,
+        with_events: bool = False,
+    ) -> None:
+        """Add a request for each prompt, to the scheduler and to `requests`."""
         prompts = as_prompts(prompts)
-        each = [sampling or SamplingParams()] * len(prompts)
-        if isinstance(sampling, (list, tuple)):
-            if len(sampling) != len(prompts):
-                raise ValueError(f"{len(sampling)} SamplingParams for {len(prompts)} prompts: give one, or one for each")
+        if sampling is None or isinstance(sampling, SamplingParams):
+            each = [sampling or SamplingParams()] * len(prompts)
+        else:
             each = list(sampling)
-        requests: list[Request] = []
-        try:
-            for i, prompt in enumerate(prompts):
-                try:
-                    requests.append(self.add_request(prompt, each[i]))
-                except ValueError as error:
-                    raise type(error)(f"prompt {i}: {error}") from error
-        except BaseException:
-            self._forget(requests)
-            raise
-        return requests
+        if len(each) != len(prompts):
+            raise ValueError(f"{len(each)} SamplingParams for {len(prompts)} prompts: give one, or one for each")
+        for i, prompt in enumerate(prompts):
+            try:
+                request = self._new_request(prompt, each[i])
+                request.events = deque() if with_events else None
+                with uninterrupted():
+                    self.scheduler.add(request)
+                    requests.append(request)
+            except ValueError as error:
+                raise type(error)(f"prompt {i}: {error}") from error
 
-    def _new_request(self, prompt: Prompt, sampling: SamplingParams, priority: int) -> Request:
+    def _new_request(self, prompt: Prompt, sampling: SamplingParams, priority: int = 0) -> Request:
         token_ids = to_token_ids(prompt, self.model.tokenizer, self.model.vocab_size)
         room = self.model.max_positions - len(token_ids)
         if room < 1:
@@ -271,29 +334,50 @@ class LLM:
                 f"{len(token_ids)} tokens, but the model has {self.model.max_positions} positions and needs one for "
                 "a new token"
             )
-        sequence = Sequence(list(token_ids), len(token_ids), BlockTable(self.pool))
-        self._num_requests += 1
-        return Request(
-            self._num_requests, token_ids, sampling, min(sampling.max_tokens, room), [sequence], priority=priority
-        )
-
-    def _output(self, request: Request) -> RequestOutput:
-        output = RequestOutput(request.number, request.prompt_token_ids)
-        for sequence in sorted(request.finished, key=lambda s: s.index):
-            text = self._detokenizers[sequence].text if sequence in self._detokenizers else ""
-            reason = sequence.finish_reason or "abort"
-            output.outputs.append(
-                CompletionOutput(sequence.index, sequence.output_token_ids, text, reason, sequence.cumulative_logprob)
+        if sampling.stop and self.model.tokenizer is None:
+            raise ValueError(
+                f"stop = {sampling.stop}: the model came without a tokenizer, so there is no text to stop at"
             )
-        return output
+        sequence = self._new_sequence(token_ids, Detokenizer(self.model.tokenizer, sampling.stop))
+        self._num_requests += 1
+        request = Request(
+            self._num_requests,
+            token_ids,
+            sampling,
+            min(sampling.max_tokens, room),
+            [sequence],
+            priority=priority,
+        )
+        request.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        if sampling.beam_width:
+            request.beam_search = BeamSearch(
+                sampling.beam_width, request.max_new_tokens, self._end_tokens(sampling)
+            )
+            if request.beam_search.num_candidates > self.model.vocab_size:
+                raise ValueError(
+                    f"beam_width = {sampling.beam_width}: too wide for {self.model.vocab_size} tokens"
+                )
+        return request
 
-    def _forget(self, requests: list[Request]) -> None:
-        """Abort what still runs, and drop what was kept for its text."""
-        for request in requests:
-            self.scheduler.abort(request)
-            for sequence in request.finished:
-                with suppress(KeyError):
-                    del self._detokenizers[sequence]
+    def _new_sequence(self, token_ids: list[int], text: Detokenizer, index: int = 0) -> Sequence:
+        return Sequence(list(token_ids), len(token_ids), BlockTable(self.pool), index, text=text)
+
+    def _end_tokens(self, sampling: SamplingParams) -> set[int]:
+        return set() if sampling.ignore_eos else self.model.eos_token_ids
+
+
+def _wish(chunk: Chunk) -> Wish:
+    """What is to be chosen after a chunk: one token; at the end of a prompt, one for each sample; for a beam, several."""
+    request, sequence = chunk.request, chunk.sequence
+    count = request.width - len(request.sequences) + 1
+    if request.beam_search is not None:
+        count = request.beam_search.num_candidates
+    return Wish(request.sampling, count, request.seed + sequence.index, len(sequence.token_ids))
+
+
+def _emit(request: Request, sequence: Sequence, token_id: int, text: str, reason: str | None) -> None:
+    if request.events is not None:
+        request.events.append((sequence.index, token_id, text, reason))
 
 
 __all__ = ["LLM", "CompletionOutput", "RequestOutput", "StreamEvent"]

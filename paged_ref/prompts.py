@@ -33,9 +33,13 @@ def to_token_ids(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
         raise ValueError("the prompt is empty: the model needs at least one token to continue")
     for i, token in enumerate(token_ids):
         if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
-            raise ValueError(f"token {i} of the prompt is {token!r}: a prompt is a string, token ids, or chat messages")
+            raise ValueError(
+                f"token {i} of the prompt is {token!r}: a prompt is a string, token ids, or chat messages"
+            )
         if not 0 <= token < vocab_size:
-            raise ValueError(f"token {i} of the prompt is {token}: the vocabulary has ids 0 to {vocab_size - 1}")
+            raise ValueError(
+                f"token {i} of the prompt is {token}: the vocabulary has ids 0 to {vocab_size - 1}"
+            )
     return [int(token) for token in token_ids]
 
 
@@ -45,7 +49,9 @@ def _from_messages(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> lis
             raise ValueError(f"chat message {i} is {message!r}: it needs a 'role' and a 'content'")
     if getattr(_require(tokenizer, "chat messages"), "chat_template", None) is None:
         raise ValueError("the tokenizer has no chat template: give the prompt as a string")
-    ids = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)["input_ids"]
+    ids = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)[
+        "input_ids"
+    ]
     return list(ids)
 
 

@@ -168,6 +168,18 @@ class Scheduler:
         request.sequences.append(child)
         return child
 
+    def replace(self, request: Request, sequences: ListOf[Sequence]) -> None:
+        """Go on with these sequences: some of the present ones and forks of them. The others free their blocks.
+
+        All of them are at the same place (the beams of a search). Without any the request ends.
+        """
+        for sequence in request.sequences:
+            if sequence not in sequences:
+                sequence.forget_cache()
+        request.sequences = list(sequences)
+        if not sequences:
+            self._drop(request)
+
     def finish(self, request: Request, sequence: Sequence, reason: str) -> None:
         """End one sequence and free its blocks; with the last one the request ends."""
         sequence.finish_reason = reason
@@ -276,7 +288,7 @@ class Scheduler:
         return Admission.OK if fits else Admission.LATER
 
     def _blocks_to_admit(self, request: Request) -> int:
-        """Free blocks that admission takes, and one for each sequence to grow into if it can grow."""
+        """Free blocks that admission takes, and one for each sequence, forks to come included, to grow into."""
         if request.status is Status.SWAPPED:
             now = len({block for sequence in request.sequences for block in sequence.table.blocks})
             live = 0
@@ -287,7 +299,7 @@ class Scheduler:
                 for s in request.sequences
             )
             live = sum(self.pool.ref_count(entry.block) > 0 for entry in hits)
-        growing = min(now + len(request.sequences), request.most_blocks(self.pool))
+        growing = min(now + request.width, request.most_blocks(self.pool))
         return max(now, growing) - live
 
     def _place(self, request: Request, step: Step) -> None:
