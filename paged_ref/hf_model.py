@@ -103,7 +103,9 @@ class PagedModel:
         self.max_positions: int = getattr(model.config, "max_position_embeddings", 2**31 - 1)
         self.eos_token_ids = _as_set(model.generation_config.eos_token_id if model.generation_config else None)
         self.eos_token_ids |= _as_set(model.config.eos_token_id)
-        self._dense = model.config._attn_implementation
+        current = model.config._attn_implementation
+        self._dense = model._paged_ref_dense if current == NAME else current
+        model._paged_ref_dense = self._dense  # so that a second PagedModel of this model can restore it too
         self._swap_attention()
 
     @classmethod
