@@ -24,7 +24,7 @@ from .block_pool import BlockPool
 from .block_table import BlockTable
 from .hf_model import PagedModel
 from .memory import choose_num_blocks
-from .metrics import Metrics
+from .metrics import Metrics, TimedBlockPool
 from .prompts import Prompt, as_prompts, to_token_ids
 from .request import Request, Sequence
 from .sampling import SamplingParams, greedy
@@ -118,14 +118,14 @@ class LLM:
         self.backend = backend
         if num_blocks is None:
             num_blocks = choose_num_blocks(self.model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens)
-        self.pool = BlockPool(num_blocks, block_size, enable_prefix_caching)
+        self.pool = TimedBlockPool(num_blocks, block_size, enable_prefix_caching)
         self.cache = self.model.new_cache(num_blocks, block_size)
         host_pool = self.host_cache = None
         if preemption == "swap":
             host_pool = BlockPool(num_host_blocks or num_blocks, block_size)
             self.host_cache = self.model.new_cache(host_pool.num_blocks, block_size, host=True)
         self.scheduler = Scheduler(self.pool, max_num_seqs, max_num_batched_tokens, watermark, host_pool)
-        self.metrics = Metrics()
+        self.metrics = Metrics(self.scheduler)
         self._num_requests = 0
         self._detokenizers: dict[Sequence, Detokenizer] = {}
 
@@ -178,6 +178,7 @@ class LLM:
         """
         request = self._new_request(prompt, sampling or SamplingParams(), priority)
         self.scheduler.add(request)
+        self.metrics.arrive(request)
         return request
 
     def abort(self, request: Request) -> None:
@@ -215,7 +216,7 @@ class LLM:
         logits = self.model.forward(build_batch(step), self.cache, self.backend)
         draws = greedy(logits)
         self.scheduler.complete(step)
-        self.metrics.observe(step, self.pool, len(self.scheduler.running))
+        self.metrics.observe(step)
         sampled = [chunk for chunk in step.chunks if chunk.samples]
         self.metrics.generated_tokens += len(sampled)
         return [
