@@ -28,7 +28,7 @@ from .block_table import BlockTable
 from .hf_model import PagedModel
 from .interrupts import uninterrupted
 from .memory import choose_num_blocks
-from .metrics import Metrics
+from .metrics import Metrics, TimedBlockPool
 from .outputs import CompletionOutput, RequestOutput, StreamEvent
 from .progress import Progress
 from .prompts import Prompt, as_prompts, to_token_ids
@@ -98,14 +98,14 @@ class LLM:
             num_blocks = choose_num_blocks(
                 self.model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens
             )
-        self.pool = BlockPool(num_blocks, block_size, enable_prefix_caching)
+        self.pool = TimedBlockPool(num_blocks, block_size, enable_prefix_caching)
         self.cache = self.model.new_cache(num_blocks, block_size)
         host_pool = self.host_cache = None
         if preemption == "swap":
             host_pool = BlockPool(num_blocks if num_host_blocks is None else num_host_blocks, block_size)
             self.host_cache = self.model.new_cache(host_pool.num_blocks, block_size, host=True)
         self.scheduler = Scheduler(self.pool, max_num_seqs, max_num_batched_tokens, watermark, host_pool)
-        self.metrics = Metrics()
+        self.metrics = Metrics(self.scheduler)
         self._num_requests = 0
 
     # ---- the ways to run requests
@@ -175,7 +175,7 @@ class LLM:
         """
         request = self._new_request(prompt, sampling or SamplingParams(), priority)
         with uninterrupted():
-            self.scheduler.add(request)
+            self._add(request)
         return request
 
     def output(self, request: Request) -> RequestOutput:
@@ -213,7 +213,7 @@ class LLM:
                 choices = choose(logits, [_wish(chunk) for chunk in sampled]) if sampled else []
                 with uninterrupted():
                     self.scheduler.complete(step)
-                    self.metrics.observe(step, self.pool, len(self.scheduler.running))
+                    self.metrics.observe(step)
                     self._extend(sampled, choices)
         except BaseException as error:
             with uninterrupted():
@@ -295,11 +295,9 @@ class LLM:
 
     def _abort_damaged(self, requests: ListOf[Request]) -> None:
         """Abort requests whose keys and values may be damaged; nobody shall find their blocks in the prefix cache."""
-        cache = self.pool.prefix_cache
         tables = [sequence.table for request in requests for sequence in request.sequences]
         for block in (block for table in tables for block in table.blocks):
-            if cache is not None:
-                cache.forget(block)
+            self.pool.forget(block)
         self.abort(*requests)
 
     # ---- requests
@@ -324,10 +322,14 @@ class LLM:
                 request = self._new_request(prompt, each[i])
                 request.events = deque() if with_events else None
                 with uninterrupted():
-                    self.scheduler.add(request)
+                    self._add(request)
                     requests.append(request)
             except ValueError as error:
                 raise type(error)(f"prompt {i}: {error}") from error
+
+    def _add(self, request: Request) -> None:
+        self.scheduler.add(request)
+        self.metrics.arrive(request)
 
     def _new_request(self, prompt: Prompt, sampling: SamplingParams, priority: int = 0) -> Request:
         token_ids = to_token_ids(prompt, self.model.tokenizer, self.model.vocab_size)
