@@ -61,6 +61,8 @@ class SamplingParams:
         _require_int("n", self.n, 1)
         if self.seed is not None:
             _require_int("seed", self.seed, 0)
+            if self.seed >= 2**64:
+                raise ValueError(f"seed = {self.seed}: it must be below 2**64")
         _require_number("temperature", self.temperature)
         if self.temperature != 0 and not LEAST_TEMPERATURE <= self.temperature < math.inf:  # NaN is neither
             raise ValueError(
@@ -213,6 +215,6 @@ def _uniform(wishes: Sequence[Wish]) -> list[list[float]]:
     numbers = [[0.0] * most for _ in wishes]
     for row, wish in zip(numbers, wishes, strict=True):
         for i in range(wish.count):
-            bits = np.random.Philox(key=(wish.seed + i) % 2**128, counter=wish.position)
+            bits = np.random.Philox(key=wish.seed + i, counter=wish.position)
             row[i] = float(np.random.Generator(bits).random())
     return numbers

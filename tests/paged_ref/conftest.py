@@ -39,29 +39,47 @@ class Tiny:
     dense: Any
     paged: Any
 
-    def generate(self, prompt: Sequence[int], max_new_tokens: int, **options: Any) -> list[int]:
+    def generate(self, prompt: Sequence[int], max_new_tokens: int, ends: list[int] | None = None) -> list[int]:
         """Greedy tokens of the dense model, the prompt left out."""
-        return self.generate_all(prompt, max_new_tokens, **options)[0]
+        return _cut(self._generate(prompt, max_new_tokens, ends)[0, len(prompt) :].tolist(), ends or [])
 
-    def generate_all(self, prompt: Sequence[int], max_new_tokens: int, **options: Any) -> list[list[int]]:
-        """All sequences that the dense model returns, each cut after its first end-of-sequence token."""
+    def beams(
+        self, prompt: Sequence[int], max_new_tokens: int, width: int, ends: list[int] | None
+    ) -> tuple[list[list[int]], list[float]]:
+        """Of the dense model's beam search: all sequences, the prompt left out, and their scores per token."""
+        out = self._generate(
+            prompt,
+            max_new_tokens,
+            ends,
+            num_beams=width,
+            num_return_sequences=width,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        sequences = [_cut(sequence[len(prompt) :], ends or []) for sequence in out.sequences.tolist()]
+        if width > 1:
+            return sequences, out.sequences_scores.tolist()
+        steps = [scores[0].log_softmax(-1) for scores in out.scores]
+        total = sum(float(scores[token]) for scores, token in zip(steps, sequences[0], strict=True))
+        return sequences, [total / len(sequences[0])]
+
+    def _generate(self, prompt: Sequence[int], max_new_tokens: int, ends: list[int] | None, **options: Any) -> Any:
         import torch
 
-        end = options.setdefault("eos_token_id", None)
         ids = torch.tensor([list(prompt)])
-        out = self.dense.generate(
+        return self.dense.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=max_new_tokens,
             do_sample=False,
             pad_token_id=0,
+            eos_token_id=ends,
             **options,
         )
-        ends = {end} if isinstance(end, int) else set(end or ())
-        return [_cut(sequence[len(prompt) :], ends) for sequence in out.tolist()]
 
 
-def _cut(tokens: list[int], ends: set[int]) -> list[int]:
+def _cut(tokens: list[int], ends: Sequence[int]) -> list[int]:
+    """The tokens up to the first end-of-sequence token, which is kept; what follows is padding."""
     for i, token in enumerate(tokens):
         if token in ends:
             return tokens[: i + 1]

@@ -36,6 +36,7 @@ def draw_tokens(logits: torch.Tensor, count: int, **params: object) -> list[int]
         ({"top_k": -1}, "top_k = -1"),
         ({"n": 0}, "n = 0"),
         ({"seed": -1}, "seed = -1"),
+        ({"seed": 2**64}, f"seed = {2**64}"),
         ({"beam_width": 0}, "beam_width = 0"),
         ({"beam_width": 2, "temperature": 0.5}, "temperature = 0.5"),
         ({"beam_width": 2, "n": 2}, "n = 2"),
@@ -135,7 +136,7 @@ def test_seed_and_position_decide_and_samples_count_the_seed_up() -> None:
     assert tokens(5, 9) == tokens(5, 9)
     assert len({tokens(5, position)[0] for position in range(50)}) > 45
     assert tokens(5, 9, count=4) == [tokens(seed, 9)[0] for seed in (5, 6, 7, 8)]
-    assert tokens(2**200, 0) != tokens(1, 0)  # a seed of any size
+    assert tokens(2**64 - 1, 9, count=2)[0] != tokens(5, 9)[0]  # the largest seed, and one past it for its second sample
 
 
 def test_beam_candidates_are_the_likeliest_tokens_in_order() -> None:
