@@ -33,7 +33,7 @@ from .outputs import CompletionOutput, RequestOutput, StreamEvent
 from .progress import Progress
 from .prompts import Prompt, as_prompts, to_token_ids
 from .request import Request, Sequence
-from .sampling import BadLogitsError, Draw, SamplingParams, Wish, choose
+from .sampling import BadLogitsError, Draw, SamplingParams, Wish, choose, require_int
 from .scheduler import Chunk, Scheduler, Step
 from .text import Detokenizer
 
@@ -85,8 +85,9 @@ class LLM:
             raise ValueError(f"preemption = {preemption!r}: it must be 'recompute' or 'swap'")
         if backend != "auto" and backend not in BACKENDS:
             raise ValueError(f"unknown backend {backend!r}: one of auto, {', '.join(BACKENDS)}")
-        if num_blocks is not None:
-            BlockPool(num_blocks, block_size)  # a wrong size is to be told before a model is loaded
+        for name, value in (("block_size", block_size), ("num_blocks", num_blocks), ("num_host_blocks", num_host_blocks)):
+            if value is not None:
+                require_int(name, value, 1)  # before a model is loaded
         if isinstance(model, PagedModel):
             self.model = model
         elif isinstance(model, PreTrainedModel):
@@ -98,12 +99,12 @@ class LLM:
             num_blocks = choose_num_blocks(
                 self.model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens
             )
+        self.cache = self.model.new_cache(num_blocks, block_size)  # if there is no room, this is what fails
         self.pool = TimedBlockPool(num_blocks, block_size, enable_prefix_caching)
-        self.cache = self.model.new_cache(num_blocks, block_size)
         host_pool = self.host_cache = None
         if preemption == "swap":
-            host_pool = BlockPool(num_blocks if num_host_blocks is None else num_host_blocks, block_size)
-            self.host_cache = self.model.new_cache(host_pool.num_blocks, block_size, host=True)
+            self.host_cache = self.model.new_cache(num_host_blocks or num_blocks, block_size, host=True)
+            host_pool = BlockPool(self.host_cache.num_blocks, block_size)
         self.scheduler = Scheduler(self.pool, max_num_seqs, max_num_batched_tokens, watermark, host_pool)
         self.metrics = Metrics(self.scheduler)
         self._num_requests = 0

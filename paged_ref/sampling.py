@@ -56,11 +56,11 @@ class SamplingParams:
     cache_salt: str | None = None
 
     def __post_init__(self) -> None:
-        _require_int("max_tokens", self.max_tokens, 1)
-        _require_int("top_k", self.top_k, 0)
-        _require_int("n", self.n, 1)
+        require_int("max_tokens", self.max_tokens, 1)
+        require_int("top_k", self.top_k, 0)
+        require_int("n", self.n, 1)
         if self.seed is not None:
-            _require_int("seed", self.seed, 0)
+            require_int("seed", self.seed, 0)
             if self.seed >= 2**64:
                 raise ValueError(f"seed = {self.seed}: it must be below 2**64")
         _require_number("temperature", self.temperature)
@@ -78,7 +78,7 @@ class SamplingParams:
                 raise ValueError(f"stop[{i}] = {string!r}: it must be a string of at least one character")
         object.__setattr__(self, "stop", stop)
         if self.beam_width is not None:
-            _require_int("beam_width", self.beam_width, 1)
+            require_int("beam_width", self.beam_width, 1)
             self._require_no_drawing()
 
     def _require_no_drawing(self) -> None:
@@ -94,7 +94,8 @@ class SamplingParams:
             raise ValueError(f"beam_width = {self.beam_width} cannot be combined with {', '.join(wrong)}")
 
 
-def _require_int(name: str, value: object, least: int) -> None:
+def require_int(name: str, value: object, least: int) -> None:
+    """Raise ValueError, with the name, unless the value is a whole number and not below `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} = {value!r}: it must be a whole number, {least} or more")
 

@@ -86,8 +86,8 @@ def _cut(tokens: list[int], ends: Sequence[int]) -> list[int]:
     return tokens
 
 
-@pytest.fixture(scope="session")
-def tiny() -> Tiny:
+def make_tiny() -> Tiny:
+    """The models, from a fixed seed."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -108,6 +108,11 @@ def tiny() -> Tiny:
     )
     dense = LlamaForCausalLM(config).eval()
     return Tiny(dense, PagedModel(copy.deepcopy(dense), ByteTokenizer()))
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Tiny:
+    return make_tiny()
 
 
 @pytest.fixture
