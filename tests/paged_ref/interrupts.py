@@ -68,6 +68,7 @@ for preemption in ("recompute", "swap"):
     works(llm)
 
     # Anywhere: from another thread, after a random time.
+    llm = LLM(tiny.paged, num_blocks=130, block_size=4, preemption=preemption)
     for _ in range(60):
         after = rng.uniform(0.0, 0.08)
         thread = threading.Thread(target=lambda after=after: (time.sleep(after), os.kill(os.getpid(), signal.SIGINT)))
