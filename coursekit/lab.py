@@ -29,9 +29,10 @@ def find_chapter(chapter: str, folder: Path) -> Path:
         ValueError: there is no such chapter; the message lists those there are.
     """
     found = chapters(folder)
-    key = chapter.partition("_")[0].zfill(2)
+    number = re.match(r"(\d{1,2})(_|$)", chapter)
+    key = number[1].zfill(2) if number else ""
     if key not in found:
-        titles = [f"  {number}  {path.stem[3:].replace('_', ' ')}" for number, path in found.items()]
+        titles = [f"  {key}  {path.stem[3:].replace('_', ' ')}" for key, path in found.items()]
         listing = "\n".join(titles) or "  none: run `python3 course.py build`"
         raise ValueError(f"There is no chapter {chapter!r}. The chapters are:\n{listing}")
     return found[key]
@@ -45,7 +46,8 @@ def command(notebook: Path, *, root: Path, port: int | None, browser: bool) -> l
         "jupyterlab",
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{notebook.relative_to(root).as_posix()}",
-        # No question about news and no look for updates: the page opens clean, and without a network.
+        # No question about news, no look for updates or extensions: the page opens clean, without a network.
+        "--LabApp.extension_manager=readonly",
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--ServerApp.answer_yes=True",  # one Ctrl-C stops it
