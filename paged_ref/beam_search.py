@@ -18,7 +18,6 @@ and the tests hold the two against each other. PagedAttention paper, section 4.4
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -61,10 +60,10 @@ class BeamSearch:
         end_token_ids: tokens that end a continuation.
     """
 
-    def __init__(self, width: int, max_new_tokens: int, end_token_ids: Collection[int]) -> None:
+    def __init__(self, width: int, max_new_tokens: int, end_token_ids: frozenset[int]) -> None:
         self.width = width
         self.max_new_tokens = max_new_tokens
-        self.end_token_ids = frozenset(end_token_ids)
+        self.end_token_ids = end_token_ids
         self.hypotheses: list[Hypothesis] = []
         self._candidates: dict[Sequence, ListOf[Draw]] = {}
 

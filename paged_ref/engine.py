@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from collections.abc import Sequence as ListOf
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from .batch import build_batch
 from .beam_search import BeamSearch
 from .block_pool import BlockPool
 from .block_table import BlockTable
+from .continuation import extend, wish_for
 from .hf_model import PagedModel
 from .interrupts import uninterrupted
 from .memory import choose_num_blocks
@@ -33,7 +34,7 @@ from .outputs import CompletionOutput, RequestOutput, StreamEvent
 from .progress import Progress
 from .prompts import Prompt, as_prompts, to_token_ids
 from .request import Request, Sequence
-from .sampling import BadLogitsError, Draw, SamplingParams, Wish, choose, require_int
+from .sampling import BadLogits, SamplingParams, choose, require_int
 from .scheduler import Chunk, Scheduler, Step
 from .text import Detokenizer
 
@@ -85,7 +86,8 @@ class LLM:
             raise ValueError(f"preemption = {preemption!r}: it must be 'recompute' or 'swap'")
         if backend != "auto" and backend not in BACKENDS:
             raise ValueError(f"unknown backend {backend!r}: one of auto, {', '.join(BACKENDS)}")
-        for name, value in (("block_size", block_size), ("num_blocks", num_blocks), ("num_host_blocks", num_host_blocks)):
+        sizes = {"block_size": block_size, "num_blocks": num_blocks, "num_host_blocks": num_host_blocks}
+        for name, value in sizes.items():
             if value is not None:
                 require_int(name, value, 1)  # before a model is loaded
         if isinstance(model, PagedModel):
@@ -211,20 +213,19 @@ class LLM:
             if step.chunks:
                 sampled = [chunk for chunk in step.chunks if chunk.samples]
                 logits = self.model.forward(build_batch(step), self.cache, self.backend)
-                choices = choose(logits, [_wish(chunk) for chunk in sampled]) if sampled else []
+                choices = choose(logits, [wish_for(chunk) for chunk in sampled]) if sampled else []
                 with uninterrupted():
                     self.scheduler.complete(step)
                     self.metrics.observe(step)
-                    self._extend(sampled, choices)
+                    self.metrics.generated_tokens += extend(self.scheduler, sampled, choices)
         except BaseException as error:
             with uninterrupted():
-                culprits = (
-                    [sampled[row].request for row in error.rows] if isinstance(error, BadLogitsError) else []
-                )
-                self._abort_damaged(culprits)
+                rows = error.rows if isinstance(error, BadLogits) else []
+                damaged = {sampled[row].request for row in rows}
+                self._abort_damaged(damaged)
                 self.scheduler.recover(step)
-            if culprits:
-                numbers = sorted({request.number for request in culprits})
+            if damaged:
+                numbers = sorted(request.number for request in damaged)
                 raise FloatingPointError(f"requests {numbers} were aborted: {error}") from error
             raise
         return step
@@ -235,70 +236,12 @@ class LLM:
             self.cache.load_blocks(self.host_cache, step.swaps_in)
         self.cache.copy_blocks(step.copies)
 
-    def _extend(self, sampled: ListOf[Chunk], choices: ListOf[ListOf[Draw]]) -> None:
-        """Give the sequences their next tokens. One that has just computed its prompt may become several."""
-        now = time.perf_counter()
-        for chunk, draws in zip(sampled, choices, strict=True):
-            request, sequence = chunk.request, chunk.sequence
-            request.first_token_time = request.first_token_time or now
-            if request.beam_search is not None:
-                request.beam_search.add(sequence, draws)
-                self._advance_beams(request)
-            else:
-                forks = [self.scheduler.fork(request, sequence, i) for i in range(1, len(draws))]
-                for one, draw in zip([sequence, *forks], draws, strict=True):
-                    self._take(request, one, draw)
-            if not request.sequences:
-                request.finish_time = now
-
-    def _take(self, request: Request, sequence: Sequence, draw: Draw) -> None:
-        """Give a sequence its next token, and end it if that was its last."""
-        sequence.token_ids.append(draw.token_id)
-        sequence.cumulative_logprob += draw.logprob
-        self.metrics.generated_tokens += 1
-        detokenizer = sequence.text or Detokenizer(None)
-        text = detokenizer.add(draw.token_id)
-        ended = draw.token_id in self._end_tokens(request.sampling) or detokenizer.stopped
-        if ended or sequence.num_new_tokens >= request.max_new_tokens:
-            text += detokenizer.finish()
-            reason = "stop" if ended or detokenizer.stopped else "length"
-            self.scheduler.finish(request, sequence, reason)
-        _emit(request, sequence, draw.token_id, text, sequence.finish_reason)
-
-    def _advance_beams(self, request: Request) -> None:
-        """When all beams are computed, put their best extensions in their place; at the end, the hypotheses."""
-        search = request.beam_search
-        extensions = search.advance(request.sequences) if search else None
-        if search is None or extensions is None:
-            return
-        beams: list[Sequence] = []
-        for i, extension in enumerate(extensions):
-            beams.append(extension.beam.fork(i) if extension.beam in beams else extension.beam)
-        self.scheduler.replace(request, beams)
-        for i, (beam, extension) in enumerate(zip(beams, extensions, strict=True)):
-            beam.index = i
-            beam.token_ids.append(extension.token_id)
-            beam.cumulative_logprob = extension.score
-        self.metrics.generated_tokens += len(beams)
-        for i, hypothesis in enumerate([] if beams else search.hypotheses):
-            tokens = hypothesis.new_token_ids
-            detokenizer = Detokenizer(self.model.tokenizer)
-            sequence = self._new_sequence(request.prompt_token_ids, detokenizer, i)
-            sequence.token_ids += tokens
-            sequence.cumulative_logprob, sequence.finish_reason = hypothesis.score, hypothesis.finish_reason
-            request.finished.append(sequence)
-            texts = [detokenizer.add(token) for token in tokens]
-            texts[-1] += detokenizer.finish()
-            for token, text in zip(tokens, texts, strict=True):
-                _emit(
-                    request, sequence, token, text, hypothesis.finish_reason if token is tokens[-1] else None
-                )
-
-    def _abort_damaged(self, requests: ListOf[Request]) -> None:
-        """Abort requests whose keys and values may be damaged; nobody shall find their blocks in the prefix cache."""
-        tables = [sequence.table for request in requests for sequence in request.sequences]
-        for block in (block for table in tables for block in table.blocks):
-            self.pool.forget(block)
+    def _abort_damaged(self, requests: Collection[Request]) -> None:
+        """Abort requests whose keys and values may be damaged; no other request may find their blocks again."""
+        for request in requests:
+            for sequence in request.sequences:
+                for block in sequence.table.blocks:
+                    self.pool.forget(block)
         self.abort(*requests)
 
     # ---- requests
@@ -317,7 +260,7 @@ class LLM:
         else:
             each = list(sampling)
         if len(each) != len(prompts):
-            raise ValueError(f"{len(each)} SamplingParams for {len(prompts)} prompts: give one, or one for each")
+            raise ValueError(f"{len(each)} SamplingParams for {len(prompts)} prompts: one, or one for each")
         for i, prompt in enumerate(prompts):
             try:
                 request = self._new_request(prompt, each[i])
@@ -344,46 +287,22 @@ class LLM:
             raise ValueError(
                 f"stop = {sampling.stop}: the model came without a tokenizer, so there is no text to stop at"
             )
-        sequence = self._new_sequence(token_ids, Detokenizer(self.model.tokenizer, sampling.stop))
+        text = Detokenizer(self.model.tokenizer, sampling.stop)
+        sequence = Sequence(list(token_ids), len(token_ids), BlockTable(self.pool), text=text)
         self._num_requests += 1
         request = Request(
-            self._num_requests,
-            token_ids,
-            sampling,
-            min(sampling.max_tokens, room),
-            [sequence],
-            priority=priority,
+            self._num_requests, token_ids, sampling, min(sampling.max_tokens, room), [sequence], priority
         )
         request.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        request.end_token_ids = frozenset(() if sampling.ignore_eos else self.model.eos_token_ids)
         if sampling.beam_width:
-            request.beam_search = BeamSearch(
-                sampling.beam_width, request.max_new_tokens, self._end_tokens(sampling)
-            )
-            if request.beam_search.num_candidates > self.model.vocab_size:
+            search = BeamSearch(sampling.beam_width, request.max_new_tokens, request.end_token_ids)
+            if search.num_candidates > self.model.vocab_size:
                 raise ValueError(
-                    f"beam_width = {sampling.beam_width}: too wide for {self.model.vocab_size} tokens"
+                    f"beam_width = {sampling.beam_width} for a vocabulary of {self.model.vocab_size}"
                 )
+            request.beam_search = search
         return request
-
-    def _new_sequence(self, token_ids: list[int], text: Detokenizer, index: int = 0) -> Sequence:
-        return Sequence(list(token_ids), len(token_ids), BlockTable(self.pool), index, text=text)
-
-    def _end_tokens(self, sampling: SamplingParams) -> set[int]:
-        return set() if sampling.ignore_eos else self.model.eos_token_ids
-
-
-def _wish(chunk: Chunk) -> Wish:
-    """What is to be chosen after a chunk: one token; at the end of a prompt, one for each sample; for a beam, several."""
-    request, sequence = chunk.request, chunk.sequence
-    count = request.width - len(request.sequences) + 1
-    if request.beam_search is not None:
-        count = request.beam_search.num_candidates
-    return Wish(request.sampling, count, request.seed + sequence.index, len(sequence.token_ids))
-
-
-def _emit(request: Request, sequence: Sequence, token_id: int, text: str, reason: str | None) -> None:
-    if request.events is not None:
-        request.events.append((sequence.index, token_id, text, reason))
 
 
 __all__ = ["LLM", "CompletionOutput", "RequestOutput", "StreamEvent"]

@@ -105,6 +105,7 @@ class Request:
         sequences: those that still run. A request begins with one and forks it after the prompt.
         finished: those that ended.
         seed: `sampling.seed`, or one of its own.
+        end_token_ids: tokens that end a sequence.
         beam_search: the state of the search, if it is one. The beams are `sequences`; they move in lockstep.
         arrival_time, first_token_time, finish_time: seconds, by `time.perf_counter`.
         events: new tokens that a stream has not yielded yet; None if nobody streams.
@@ -119,6 +120,7 @@ class Request:
     status: Status = Status.WAITING
     finished: list[Sequence] = field(default_factory=list)
     seed: int = 0
+    end_token_ids: frozenset[int] = frozenset()
     beam_search: BeamSearch | None = None
     arrival_time: float = field(default_factory=time.perf_counter)
     first_token_time: float | None = None

@@ -125,7 +125,7 @@ class Wish:
     position: int = 0
 
 
-class BadLogitsError(FloatingPointError):
+class BadLogits(FloatingPointError):
     """Some rows of the logits are not numbers. `rows` says which."""
 
     def __init__(self, rows: list[int]) -> None:
@@ -137,12 +137,12 @@ def choose(logits: torch.Tensor, wishes: Sequence[Wish]) -> list[list[Draw]]:
     """Tokens for each row of logits [num_rows, vocab_size], which may be of any dtype; computed in float32.
 
     Raises:
-        BadLogitsError: a row holds NaN or +infinity.
+        BadLogits: a row holds NaN or +infinity.
     """
     logits = logits.float()
     norm = logits.logsumexp(dim=-1)
     if not norm.isfinite().all():
-        raise BadLogitsError([row for row, finite in enumerate(norm.isfinite().tolist()) if not finite])
+        raise BadLogits([row for row, finite in enumerate(norm.isfinite().tolist()) if not finite])
     kinds: dict[str, list[int]] = {"greedy": [], "random": [], "beam": []}
     for row, wish in enumerate(wishes):
         kind = "beam" if wish.sampling.beam_width else "random" if wish.sampling.temperature else "greedy"
@@ -211,7 +211,7 @@ def _least_kept(scaled: torch.Tensor, params: Sequence[SamplingParams]) -> torch
 
 
 def _uniform(wishes: Sequence[Wish]) -> list[list[float]]:
-    """A number in [0, 1) for each draw, from a counter-based generator: the seed is the key, the position the counter."""
+    """A number in [0, 1) for each draw, from a counter-based generator: key = seed, counter = position."""
     most = max(wish.count for wish in wishes)
     numbers = [[0.0] * most for _ in wishes]
     for row, wish in zip(numbers, wishes, strict=True):

@@ -201,16 +201,18 @@ class Scheduler:
             self._end(request)
 
     def replace(self, request: Request, sequences: ListOf[Sequence]) -> None:
-        """Go on with these sequences: some of the present ones and forks of them. The others free their blocks.
-
-        All of them are at the same place (the beams of a search). Without any the request ends.
-        """
+        """Go on with some of the request's sequences and forks of them. The others free their blocks."""
         for sequence in request.sequences:
             if sequence not in sequences:
                 sequence.forget_cache()
         request.sequences = list(sequences)
-        if not sequences:
-            self._end(request)
+
+    def conclude(self, request: Request, finished: ListOf[Sequence]) -> None:
+        """End a request with these results in the place of its sequences, which free their blocks."""
+        self.replace(request, [])
+        request.finished += finished
+        self.finished.update(sequence.finish_reason or "abort" for sequence in finished)
+        self._end(request)
 
     def abort(self, request: Request) -> None:
         """End a request wherever it stands and free everything it holds. Harmless when it has ended."""

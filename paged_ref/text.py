@@ -59,10 +59,8 @@ class Detokenizer:
         self._held += new
         found = [at for string in self.stop if (at := self._held.find(string)) >= 0]
         self.stopped = bool(found)
-        if found:
-            end = min(found)
-        else:
-            end = len(self._held) - (0 if final else _longest_beginning(self._held, self.stop))
+        undecided = 0 if final else _longest_beginning(self._held, self.stop)
+        end = min(found, default=len(self._held) - undecided)
         given, self._held = self._held[:end], self._held[end:]
         self.text += given
         return given

@@ -6,7 +6,9 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="run the long variants: ten times the random configurations")
+    parser.addoption(
+        "--full", action="store_true", help="run the long variants: ten times the random configurations"
+    )
 
 
 @pytest.fixture(scope="session")

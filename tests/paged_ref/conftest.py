@@ -39,7 +39,9 @@ class Tiny:
     dense: Any
     paged: Any
 
-    def generate(self, prompt: Sequence[int], max_new_tokens: int, ends: list[int] | None = None) -> list[int]:
+    def generate(
+        self, prompt: Sequence[int], max_new_tokens: int, ends: list[int] | None = None
+    ) -> list[int]:
         """Greedy tokens of the dense model, the prompt left out."""
         return _cut(self._generate(prompt, max_new_tokens, ends)[0, len(prompt) :].tolist(), ends or [])
 
@@ -63,7 +65,9 @@ class Tiny:
         total = sum(float(scores[token]) for scores, token in zip(steps, sequences[0], strict=True))
         return sequences, [total / len(sequences[0])]
 
-    def _generate(self, prompt: Sequence[int], max_new_tokens: int, ends: list[int] | None, **options: Any) -> Any:
+    def _generate(
+        self, prompt: Sequence[int], max_new_tokens: int, ends: list[int] | None, **options: Any
+    ) -> Any:
         import torch
 
         ids = torch.tensor([list(prompt)])
@@ -133,5 +137,9 @@ def prompts() -> list[list[int]]:
     """24 ragged prompts of 1 to 60 tokens, some with a common beginning."""
     rng = random.Random(7)
     beginning = [rng.randrange(256) for _ in range(32)]
-    made = [[rng.randrange(256) for _ in range(length)] for length in (1, 2, 3, 5, 8, 13, 16, 17, 21, 24, 32, 33, 37, 48, 53, 60)]
-    return made + [beginning[: rng.randrange(9, 33)] + [rng.randrange(256) for _ in range(rng.randrange(9))] for _ in range(8)]
+    lengths = (1, 2, 3, 5, 8, 13, 16, 17, 21, 24, 32, 33, 37, 48, 53, 60)
+    made = [[rng.randrange(256) for _ in range(length)] for length in lengths]
+    for _ in range(8):
+        end = [rng.randrange(256) for _ in range(rng.randrange(9))]
+        made.append(beginning[: rng.randrange(9, 33)] + end)
+    return made

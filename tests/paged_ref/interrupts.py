@@ -71,7 +71,9 @@ for preemption in ("recompute", "swap"):
     llm = LLM(tiny.paged, num_blocks=130, block_size=4, preemption=preemption)
     for _ in range(60):
         after = rng.uniform(0.0, 0.08)
-        thread = threading.Thread(target=lambda after=after: (time.sleep(after), os.kill(os.getpid(), signal.SIGINT)))
+        thread = threading.Thread(
+            target=lambda after=after: (time.sleep(after), os.kill(os.getpid(), signal.SIGINT))
+        )
         try:
             thread.start()
             llm.generate(prompts, SamplingParams(max_tokens=200, beam_width=2))

@@ -20,7 +20,9 @@ END_TOKENS = {"none": (), "one": (5,), "three": (0, 1, 2), "many": tuple(range(4
 
 
 @pytest.fixture(scope="module")
-def reference(tiny: Any, prompts: list[list[int]]) -> Callable[[int, int, str], tuple[list[list[int]], list[float]]]:
+def reference(
+    tiny: Any, prompts: list[list[int]]
+) -> Callable[[int, int, str], tuple[list[list[int]], list[float]]]:
     """transformers' sequences and scores per token for (prompt number, width, end tokens), each computed once."""
     known: dict[tuple[int, int, str], tuple[list[list[int]], list[float]]] = {}
 
@@ -32,12 +34,15 @@ def reference(tiny: Any, prompts: list[list[int]]) -> Callable[[int, int, str], 
     return look_up
 
 
-def check_outputs(llm: LLM, prompts: list[list[int]], width: int, ends: str, reference: Any, which: list[int]) -> None:
-    outputs = llm.generate([prompts[i] for i in which], SamplingParams(max_tokens=NEW_TOKENS, beam_width=width))
+def check_outputs(llm: LLM, prompts: Any, width: int, ends: str, reference: Any, which: list[int]) -> None:
+    outputs = llm.generate(
+        [prompts[i] for i in which], SamplingParams(max_tokens=NEW_TOKENS, beam_width=width)
+    )
     for i, output in zip(which, outputs, strict=True):
         sequences, scores = reference(i, width, ends)
         assert [beam.token_ids for beam in output.outputs] == sequences, f"prompt {i}"
-        assert [beam.cumulative_logprob / len(beam.token_ids) for beam in output.outputs] == pytest.approx(scores, abs=1e-4)
+        found = [beam.cumulative_logprob / len(beam.token_ids) for beam in output.outputs]
+        assert found == pytest.approx(scores, abs=1e-4)
         for beam in output.outputs:
             assert beam.finish_reason == ("stop" if beam.token_ids[-1] in END_TOKENS[ends] else "length")
     assert llm.pool.num_used == 0
@@ -58,7 +63,9 @@ def test_beams_end_at_different_times(reference: Any) -> None:
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_equals_transformers_under_preemption(tiny_llm: Any, prompts: Any, reference: Any, preemption: str) -> None:
+def test_equals_transformers_under_preemption(
+    tiny_llm: Any, prompts: Any, reference: Any, preemption: str
+) -> None:
     """Small pools and small steps: after a recomputation the beams of a search are ready in different steps."""
     rng = random.Random(preemption)
     preemptions = 0
@@ -121,8 +128,11 @@ def test_a_width_that_the_vocabulary_cannot_feed_is_refused(tiny_llm: Any) -> No
 
 def test_the_search_waits_until_every_beam_is_known() -> None:
     pool = BlockPool(4, 4)
-    beams = [Sequence([1, 7], 1, BlockTable(pool), cumulative_logprob=-1.0), Sequence([1, 8], 1, BlockTable(pool))]
-    search = BeamSearch(2, max_new_tokens=9, end_token_ids=())
+    beams = [
+        Sequence([1, 7], 1, BlockTable(pool), cumulative_logprob=-1.0),
+        Sequence([1, 8], 1, BlockTable(pool)),
+    ]
+    search = BeamSearch(2, max_new_tokens=9, end_token_ids=frozenset())
     search.add(beams[0], [Draw(3, -0.5), Draw(4, -1.5)])
     assert search.advance(beams) is None
     search.add(beams[1], [Draw(5, -0.25), Draw(6, -9.0)])

@@ -29,7 +29,9 @@ def with_(sampling: SamplingParams, **changes: Any) -> SamplingParams:
 
 
 @pytest.mark.parametrize("length", [32, 33])
-def test_samples_share_the_prompt_and_copy_only_the_diverging_block(tiny_llm: Any, prompts: Any, length: int) -> None:
+def test_samples_share_the_prompt_and_copy_only_the_diverging_block(
+    tiny_llm: Any, prompts: Any, length: int
+) -> None:
     prompt = next(prompt for prompt in prompts if len(prompt) == length)
     llm = tiny_llm(block_size=8)
     request = llm.add_request(prompt, with_(HOT, n=4))
@@ -51,7 +53,9 @@ def test_a_sample_is_what_its_seed_draws_alone(tiny_llm: Any, prompts: Any, opti
     llm = tiny_llm(**options)
     alone = [llm.generate(prompts[7], with_(HOT, seed=11 + i))[0].outputs[0] for i in range(3)]
     others = [with_(HOT, seed=900 + i, top_k=20, top_p=0.9) for i in range(5)]
-    together = llm.generate([*prompts[8:11], prompts[7], *prompts[:2]], [*others[:3], with_(HOT, n=3), *others[3:]])
+    together = llm.generate(
+        [*prompts[8:11], prompts[7], *prompts[:2]], [*others[:3], with_(HOT, n=3), *others[3:]]
+    )
     assert tokens_of(together)[3] == [output.token_ids for output in alone]
     assert [output.index for output in together[3].outputs] == [0, 1, 2]
     for sample, output in zip(together[3].outputs, alone, strict=True):
@@ -158,7 +162,9 @@ def test_a_stop_string_ends_a_sample(tiny: Any, tiny_llm: Any, place: int) -> No
                 assert after.text == whole[: whole.index(stop)]
                 assert after.finish_reason == "stop"
                 assert after.token_ids == before.token_ids[: len(after.token_ids)]
-                assert stop in tiny.paged.tokenizer.decode(after.token_ids)  # token_ids keep what was generated
+                assert stop in tiny.paged.tokenizer.decode(
+                    after.token_ids
+                )  # token_ids keep what was generated
             else:
                 assert (after.text, after.token_ids) == (whole, before.token_ids)
 
@@ -207,7 +213,9 @@ def test_outputs_carry_times_and_log_probabilities(tiny: Any, tiny_llm: Any, pro
     llm = tiny_llm()
     started = time.perf_counter()
     (output,) = llm.generate(prompts[4], SamplingParams(8))
-    assert started <= output.arrival_time <= output.first_token_time <= output.finish_time <= time.perf_counter()
+    assert (
+        started <= output.arrival_time <= output.first_token_time <= output.finish_time <= time.perf_counter()
+    )
     assert output.time_to_first_token == pytest.approx(output.first_token_time - output.arrival_time)
     assert output.time_per_output_token == pytest.approx((output.finish_time - output.first_token_time) / 7)
     assert output.prompt_token_ids == prompts[4]
@@ -225,12 +233,18 @@ def test_a_request_can_be_looked_at_while_it_runs(tiny_llm: Any, prompts: Any) -
     for _ in range(3):
         llm.step()
     output = llm.output(request)
-    assert (len(output.outputs[0].token_ids), output.outputs[0].finish_reason, output.finish_time) == (3, None, None)
+    assert (len(output.outputs[0].token_ids), output.outputs[0].finish_reason, output.finish_time) == (
+        3,
+        None,
+        None,
+    )
     llm.abort(request)
     assert llm.output(request).outputs[0].finish_reason == "abort"
 
 
-def test_progress_shows_after_two_seconds_on_a_terminal_only(tiny_llm: Any, prompts: Any, monkeypatch: Any) -> None:
+def test_progress_shows_after_two_seconds_on_a_terminal_only(
+    tiny_llm: Any, prompts: Any, monkeypatch: Any
+) -> None:
     from paged_ref import progress
 
     class Terminal(io.StringIO):
@@ -238,7 +252,11 @@ def test_progress_shows_after_two_seconds_on_a_terminal_only(tiny_llm: Any, prom
             return True
 
     llm = tiny_llm()
-    for stream, silence, shown in ((Terminal(), 0.0, True), (Terminal(), 60.0, False), (io.StringIO(), 0.0, False)):
+    for stream, silence, shown in (
+        (Terminal(), 0.0, True),
+        (Terminal(), 60.0, False),
+        (io.StringIO(), 0.0, False),
+    ):
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setattr(progress, "SECONDS_OF_SILENCE", silence)
         llm.generate(prompts[:4], SamplingParams(4))
@@ -260,7 +278,9 @@ def test_twice_the_same_prompt_in_one_batch(tiny_llm: Any, prompts: Any) -> None
 
 
 @pytest.mark.parametrize("num_blocks", [1, 4])
-def test_a_prompt_of_whole_blocks_twice_in_a_row(tiny: Any, tiny_llm: Any, prompts: Any, num_blocks: int) -> None:
+def test_a_prompt_of_whole_blocks_twice_in_a_row(
+    tiny: Any, tiny_llm: Any, prompts: Any, num_blocks: int
+) -> None:
     """The whole prompt is cached the second time; its last token must be computed all the same."""
     prompt = prompts[15][: 8 * num_blocks]
     llm = tiny_llm(block_size=8)

@@ -41,7 +41,9 @@ def shuffle(pool: BlockPool, rng: random.Random) -> None:
     pool.free(blocks)
 
 
-def make_engine(make: Any, rng: random.Random, requests: list[tuple[int, SamplingParams]], prompts: Any) -> LLM:
+def make_engine(
+    make: Any, rng: random.Random, requests: list[tuple[int, SamplingParams]], prompts: Any
+) -> LLM:
     """An engine that admits the largest request, and for the rest is drawn at random."""
     size = rng.choice([1, 2, 3, 4, 5, 7, 8, 11, 16, 23, 32, 33])
     least = 0
@@ -67,7 +69,9 @@ def make_engine(make: Any, rng: random.Random, requests: list[tuple[int, Samplin
 def run_one(make: Any, rng: random.Random, prompts: Any, greedy: Any, beams: Any) -> Counter[str]:
     """One configuration: run it, compare every request, return what happened in it."""
     requests = []
-    longest = rng.choice([9, 16, 60])  # where all are short, several are admitted and then outgrow a small pool
+    longest = rng.choice(
+        [9, 16, 60]
+    )  # where all are short, several are admitted and then outgrow a small pool
     fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= longest]
     for i in rng.choices(fitting, k=rng.randrange(3, 9)):  # the same prompt may come twice
         kind = rng.random()
@@ -75,7 +79,9 @@ def run_one(make: Any, rng: random.Random, prompts: Any, greedy: Any, beams: Any
             requests.append((i, SamplingParams(max_tokens=BEAM_TOKENS, beam_width=3)))
         else:
             n = rng.choice([2, 3]) if kind < 0.25 else 1
-            requests.append((i, SamplingParams(max_tokens=rng.choice([1, 9, 16, NEW_TOKENS, NEW_TOKENS]), n=n)))
+            requests.append(
+                (i, SamplingParams(max_tokens=rng.choice([1, 9, 16, NEW_TOKENS, NEW_TOKENS]), n=n))
+            )
     llm = make_engine(make, rng, requests, prompts)
     arriving = list(requests)
     running: list[Request] = []
@@ -88,7 +94,9 @@ def run_one(make: Any, rng: random.Random, prompts: Any, greedy: Any, beams: Any
         step = llm.step()
         assert step.chunks, "a step that computes nothing is no progress"
         llm.scheduler.check()
-        seen["chunked prefills"] += sum(chunk.stop < len(chunk.sequence.token_ids) - 1 for chunk in step.chunks)
+        seen["chunked prefills"] += sum(
+            chunk.stop < len(chunk.sequence.token_ids) - 1 for chunk in step.chunks
+        )
         seen["copies"] += len(step.copies)
     for (i, sampling), request in zip(requests, running, strict=True):
         tokens = [output.token_ids for output in llm.output(request).outputs]
@@ -102,7 +110,9 @@ def run_one(make: Any, rng: random.Random, prompts: Any, greedy: Any, beams: Any
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_tokens_equal_the_dense_models(tiny_llm: Any, prompts: Any, greedy: Any, beams: Any, part: int, full: bool) -> None:
+def test_tokens_equal_the_dense_models(
+    tiny_llm: Any, prompts: Any, greedy: Any, beams: Any, part: int, full: bool
+) -> None:
     seen: Counter[str] = Counter()
     for number in range((2000 if full else 200) // PARTS):
         rng = random.Random(1000 * number + part)

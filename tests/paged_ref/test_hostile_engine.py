@@ -49,7 +49,9 @@ def check_idle(llm: LLM) -> None:
         ([1], SamplingParams(4, beam_width=9), "9 sequences wanted, but max_num_seqs = 8"),
     ],
 )
-def test_a_bad_prompt_is_named_and_nothing_runs(tiny_llm: Any, prompt: Any, sampling: Any, message: str) -> None:
+def test_a_bad_prompt_is_named_and_nothing_runs(
+    tiny_llm: Any, prompt: Any, sampling: Any, message: str
+) -> None:
     llm = tiny_llm(num_blocks=64, max_num_seqs=8)
     for run in (llm.generate, llm.stream):
         with pytest.raises(ValueError) as error:
@@ -62,7 +64,9 @@ def test_a_bad_prompt_is_named_and_nothing_runs(tiny_llm: Any, prompt: Any, samp
 def test_the_largest_prompt_that_fits_runs(tiny: Any, tiny_llm: Any) -> None:
     llm = tiny_llm(num_blocks=5, block_size=8)
     prompt = list(range(31))
-    assert tokens_of(llm.generate([prompt], TEN)) == [tiny.generate(prompt, 10)]  # 40 slots; the 41st token needs none
+    assert tokens_of(llm.generate([prompt], TEN)) == [
+        tiny.generate(prompt, 10)
+    ]  # 40 slots; the 41st token needs none
     with pytest.raises(ValueError, match="up to 6 blocks"):
         llm.generate([[*prompt, 1]], TEN)
 
@@ -139,13 +143,20 @@ def _environment() -> dict[str, str]:
 def make_life(tiny_llm: Any, preemption: str) -> LLM:
     """An engine so small that a request is chunked, forked, preempted and resumed in its life."""
     return tiny_llm(
-        num_blocks=16, block_size=4, preemption=preemption, max_num_seqs=6, max_num_batched_tokens=12, watermark=0.0
+        num_blocks=16,
+        block_size=4,
+        preemption=preemption,
+        max_num_seqs=6,
+        max_num_batched_tokens=12,
+        watermark=0.0,
     )
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 @pytest.mark.parametrize("beam", [False, True])
-def test_abort_at_every_step_of_a_life(tiny: Any, tiny_llm: Any, prompts: Any, preemption: str, beam: bool) -> None:
+def test_abort_at_every_step_of_a_life(
+    tiny: Any, tiny_llm: Any, prompts: Any, preemption: str, beam: bool
+) -> None:
     sampling = SamplingParams(12, beam_width=2) if beam else SamplingParams(12, n=2)
     older, victim = prompts[6], prompts[8]
     expected = tiny.generate(older, 28)
@@ -206,7 +217,9 @@ def test_a_stream_that_nobody_reads_leaves_nothing(tiny_llm: Any, prompts: Any) 
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_an_error_in_the_model_loses_no_token(tiny: Any, tiny_llm: Any, prompts: Any, preemption: str) -> None:
+def test_an_error_in_the_model_loses_no_token(
+    tiny: Any, tiny_llm: Any, prompts: Any, preemption: str
+) -> None:
     """Steps fail at random; whoever calls `step` again gets all requests computed in the end."""
     calls = 0
 
@@ -231,20 +244,21 @@ def test_an_error_in_the_model_loses_no_token(tiny: Any, tiny_llm: Any, prompts:
     finally:
         hook.remove()
     assert failures > 5
-    assert [request.finished[0].output_token_ids for request in requests] == [tiny.generate(p, 10) for p in prompts[:10]]
+    expected = [tiny.generate(prompt, 10) for prompt in prompts[:10]]
+    assert [request.finished[0].output_token_ids for request in requests] == expected
     assert [beam.output_token_ids for beam in beams.finished] == tiny.beams(prompts[4], 8, 3, None)[0]
     check_idle(llm)
 
 
 def test_nan_is_reported_and_aborts_only_its_request(tiny: Any, tiny_llm: Any, prompts: Any) -> None:
-    """One prompt's prefill is damaged in its first chunk, which gives no logits yet; its blocks must not be found again."""
+    """One prompt's first chunk, which gives no logits yet, is damaged; its blocks must not be found again."""
     bad_token = 255
     good, bad = prompts[9], [bad_token] * 40
 
     def damage(_: Any, inputs: tuple[Any, ...], output: Any) -> Any:
         return output.masked_fill((inputs[0] == bad_token)[..., None], math.nan)
 
-    llm = tiny_llm(max_num_batched_tokens=64, max_num_seqs=8)
+    llm = tiny_llm(max_num_batched_tokens=24, max_num_seqs=8)
     first = llm.add_request(good, TEN)
     culprit = llm.add_request(bad, TEN)
     hook = tiny.paged.model.model.embed_tokens.register_forward_hook(damage)
