@@ -150,9 +150,7 @@ class LLM:
         Closing the iterator, or losing the last reference to it, aborts what still runs.
         """
         events = self._stream(prompts, sampling)
-        next(
-            events
-        )  # runs to the first, empty yield: a bad prompt raises here, and from here on closing aborts
+        next(events)  # to the first, empty yield: a bad prompt raises here, and from here on closing aborts
         return events
 
     def _stream(self, prompts: Any, sampling: Any) -> Iterator[Any]:

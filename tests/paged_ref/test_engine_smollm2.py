@@ -27,7 +27,9 @@ def smollm2() -> Any:
     tokenizer, dense = paged.tokenizer, paged.restore()
     words = WORDS.split()
     prompts = [tokenizer(" ".join(words[i : i + 1 + 2 * i % 17])).input_ids for i in range(21)]
-    prompts += [tokenizer("".join(chr(0x4E00 + 7 * i) for i in range(n))).input_ids for n in (3, 11)] + [[1] * 40]
+    prompts += [tokenizer("".join(chr(0x4E00 + 7 * i) for i in range(n))).input_ids for n in (3, 11)] + [
+        [1] * 40
+    ]
     ends = sorted(paged.eos_token_ids)
     longest = max(len(prompt) for prompt in prompts)
     padded = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
