@@ -76,6 +76,10 @@ class BlockPool:
         self._require_known(block)
         return self._ref_counts[block]
 
+    def is_shared(self, block: int) -> bool:
+        """Whether the block has several holders, so that none of them may write into it."""
+        return self._ref_counts[block] > 1
+
     def allocate(self, n: int) -> list[int]:
         """Take `n` free blocks and hold each once. Their contents are whatever the last holder left.
 

@@ -20,7 +20,7 @@ from tests.paged_ref.fake_engine import FakeEngine, Storage, prefixes
 
 FULL = os.environ.get("PAGED_REF_FULL") == "1"
 PROFILE = settings(
-    max_examples=1050 if FULL else 100,
+    max_examples=1400 if FULL else 100,
     stateful_step_count=100 if FULL else 50,
     deadline=None,
     derandomize=not FULL,
