@@ -173,6 +173,9 @@ class Simulator:
     def _repeat(self, steps: int) -> bool:
         """Compute up to `steps` quiet steps, until somebody arrives; whether a sequence ended."""
         running = list(self.scheduler.running)
+        if self.scheduler.pool.prefix_cache is not None:  # who fills a block first also publishes first
+            size = self.scheduler.pool.block_size
+            running.sort(key=lambda request: (-request.sequences[0].num_computed_tokens - 1) % size)
         context = sum(request.sequences[0].num_computed_tokens for request in running)
         arrival = self._next_arrival()
         gaps: list[float] = []
@@ -185,13 +188,13 @@ class Simulator:
         for request in running:
             sequence = request.sequences[0]
             sequence.table.grow(steps)
+            sequence.token_ids += [request.number + self.max_tokens] * steps
             sequence.num_computed_tokens += steps
             self.scheduler.manager.publish(request, sequence)
-            sequence.token_ids += [request.number + self.max_tokens] * steps
             self._left[request] -= steps
         self.metrics.repeat(gaps)
         self.metrics.generated_tokens += steps * len(running)
-        ended = [request for request in running if not self._left[request]]
+        ended = [request for request in self.scheduler.running if not self._left[request]]
         for request in ended:
             self._end(request)
         return bool(ended)
