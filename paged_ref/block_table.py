@@ -69,7 +69,9 @@ class BlockTable:
                 self.blocks[-1] = own
                 self.pending_copies.append((shared, own))
             else:
-                self.pool.forget(self.blocks[-1])  # cached if this is a fork of part of it, and the rest is gone
+                self.pool.forget(
+                    self.blocks[-1]
+                )  # cached if this is a fork of part of it, and the rest is gone
         self.blocks += new
         self.num_tokens += num_tokens
 

@@ -68,7 +68,11 @@ class CostModel:
         Raises:
             MemoryError: none does.
         """
-        room = self.memory_fraction * self.device.memory * self.num_devices - self.weight_bytes - self.activations
+        room = (
+            self.memory_fraction * self.device.memory * self.num_devices
+            - self.weight_bytes
+            - self.activations
+        )
         blocks = int(room // self.shape.kv_bytes_per_block(block_size))
         if blocks < 1:
             raise MemoryError(f"{self.shape.name} does not fit on {self.num_devices} x {self.device.name}")

@@ -196,7 +196,9 @@ class Metrics:
 
     def _end_step(self, now: float) -> None:
         pool, running = self.scheduler.pool, len(self.scheduler.running)
-        if len(self._times) > 2 * (running + len(self.scheduler.waiting)) + 64:  # many have ended: let them go
+        if (
+            len(self._times) > 2 * (running + len(self.scheduler.waiting)) + 64
+        ):  # many have ended: let them go
             self._times = {r: times for r, times in self._times.items() if r.status is not Status.FINISHED}
         self.peak_used_blocks = max(self.peak_used_blocks, pool.num_used)
         self.peak_running = max(self.peak_running, running)

@@ -62,7 +62,9 @@ class Simulator:
         skip: repeat steps that are certain to be alike without asking again.
     """
 
-    def __init__(self, scheduler: Scheduler, cost: CostModel, max_tokens: int = 2048, skip: bool = True) -> None:
+    def __init__(
+        self, scheduler: Scheduler, cost: CostModel, max_tokens: int = 2048, skip: bool = True
+    ) -> None:
         self.scheduler = scheduler
         self.cost = cost
         self.max_tokens = max_tokens

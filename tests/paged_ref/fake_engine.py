@@ -102,7 +102,9 @@ class FakeEngine:
         self.num_requests += 1
         sampling = SamplingParams(max_tokens=max_tokens, cache_salt=salt)
         first = Sequence(list(prompt), len(prompt), BlockTable(self.pool))
-        request = WideRequest(self.num_requests, list(prompt), sampling, max_tokens, [first], priority=priority)
+        request = WideRequest(
+            self.num_requests, list(prompt), sampling, max_tokens, [first], priority=priority
+        )
         request.num_samples, request.beams = n, beams
         return request
 
@@ -137,7 +139,9 @@ class FakeEngine:
             for i in range(chunk.start, chunk.stop):
                 block = chunk.sequence.table.blocks[i // self.pool.block_size]
                 assert self.may_write(chunk.request, chunk.sequence, block), "a shared block is written"
-                assert self.pool.prefix_cache is None or block not in self.pool.prefix_cache, "a cached one is"
+                assert self.pool.prefix_cache is None or block not in self.pool.prefix_cache, (
+                    "a cached one is"
+                )
                 self.storage[chunk.sequence.table.slot(i)] = values[i]
         if fails:
             self.scheduler.recover(step)
@@ -162,13 +166,19 @@ class FakeEngine:
         for request in [*self.scheduler.running, *self.scheduler.waiting]:
             for sequence in request.sequences:
                 # A sequence that was placed on blocks which the request's first one still computes waits for it.
-                self.check_contents(sequence, min(sequence.num_computed_tokens, self.computed_for(request, sequence)))
+                self.check_contents(
+                    sequence, min(sequence.num_computed_tokens, self.computed_for(request, sequence))
+                )
 
     @staticmethod
     def computed_for(request: Request, sequence: Sequence) -> int:
-        shared = len(request.prompt_token_ids) // sequence.table.pool.block_size * sequence.table.pool.block_size
+        shared = (
+            len(request.prompt_token_ids) // sequence.table.pool.block_size * sequence.table.pool.block_size
+        )
         leader = request.sequences[0]
-        return leader.num_computed_tokens if sequence.num_computed_tokens <= shared else len(sequence.token_ids)
+        return (
+            leader.num_computed_tokens if sequence.num_computed_tokens <= shared else len(sequence.token_ids)
+        )
 
     def may_write(self, request: Request, sequence: Sequence, block: int) -> bool:
         """Nobody else holds the block, or only sequences of the same request that wait for this one to write it."""

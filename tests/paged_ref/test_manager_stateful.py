@@ -10,7 +10,14 @@ from collections import Counter
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from paged_ref.block_pool import BlockPool, OutOfBlocks
 from paged_ref.block_table import BlockTable, move_tables
@@ -28,19 +35,24 @@ PROFILE = settings(
 )
 done: Counter[str] = Counter()
 
+
 def beginning(length: int, more: list[int]) -> list[int]:
     return ([0, 1, 1] * 4)[:length] + more
 
 
 few_tokens = st.lists(st.integers(0, 1), min_size=1, max_size=6)
-prompts = st.builds(beginning, st.integers(1, 9), st.lists(st.integers(0, 1), max_size=2))  # often begin alike
+prompts = st.builds(
+    beginning, st.integers(1, 9), st.lists(st.integers(0, 1), max_size=2)
+)  # often begin alike
 salts = st.sampled_from([None, None, "a"])
 
 
 class Tables(RuleBasedStateMachine):
     """Pool, tables and prefix cache by hand."""
 
-    @initialize(num_blocks=st.integers(1, 12), size=st.integers(1, 4), caching=st.booleans(), collide=st.booleans())
+    @initialize(
+        num_blocks=st.integers(1, 12), size=st.integers(1, 4), caching=st.booleans(), collide=st.booleans()
+    )
     def start(self, num_blocks: int, size: int, caching: bool, collide: bool) -> None:
         self.pool = BlockPool(num_blocks, size, caching)
         if caching:
@@ -216,7 +228,9 @@ class Requests(RuleBasedStateMachine):
         priority=st.sampled_from([0, 0, 1]),
         salt=salts,
     )
-    def add(self, prompt: list[int], max_tokens: int, n: int, beams: bool, priority: int, salt: str | None) -> None:
+    def add(
+        self, prompt: list[int], max_tokens: int, n: int, beams: bool, priority: int, salt: str | None
+    ) -> None:
         done["add"] += 1
         try:
             self.engine.add(prompt, max_tokens, n=n, beams=beams, priority=priority, salt=salt)

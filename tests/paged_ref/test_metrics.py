@@ -162,7 +162,9 @@ def test_finished_requests_are_let_go() -> None:
 
 
 def test_recording_a_step_costs_little() -> None:
-    engine = FakeEngine(num_blocks=600, block_size=4, caching=False, max_num_seqs=64, max_num_batched_tokens=256)
+    engine = FakeEngine(
+        num_blocks=600, block_size=4, caching=False, max_num_seqs=64, max_num_batched_tokens=256
+    )
     metrics = Metrics(engine.scheduler)
     for _ in range(64):
         metrics.arrive(engine.add([1, 2], 20))
@@ -196,7 +198,10 @@ def test_quantiles_are_within_a_bucket_of_the_exact_ones() -> None:
     exact = statistics.quantiles(values, n=100)
     for percent in (1, 25, 50, 90, 99):
         assert histogram.quantile(percent / 100) == pytest.approx(exact[percent - 1], rel=0.13)
-    assert (histogram.quantile(0), histogram.quantile(1)) == (pytest.approx(min(values), rel=0.13), max(values))
+    assert (histogram.quantile(0), histogram.quantile(1)) == (
+        pytest.approx(min(values), rel=0.13),
+        max(values),
+    )
     assert histogram.mean == pytest.approx(statistics.mean(values))
 
 
@@ -258,7 +263,9 @@ def test_prometheus_text_is_well_formed_and_uses_vllms_names() -> None:
     assert values["vllm:num_preemptions_total"] == 1
     assert values['vllm:request_success_total{finished_reason="length"}'] == 2
     assert values['paged_ref:swapped_blocks_total{direction="out"}'] == 3
-    assert values["vllm:prefix_cache_queries_total"] == 8, "vLLM counts tokens: two look-ups of one block of 4"
+    assert values["vllm:prefix_cache_queries_total"] == 8, (
+        "vLLM counts tokens: two look-ups of one block of 4"
+    )
 
 
 def test_snapshots_of_an_engine_that_has_done_nothing() -> None:

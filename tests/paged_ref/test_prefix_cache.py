@@ -8,7 +8,9 @@ from paged_ref.block_pool import BlockPool
 from paged_ref.prefix_cache import Entry, PrefixCache, chained_key
 
 
-def publish(cache: PrefixCache, tokens: list[int], block_size: int, blocks: list[int], salt: str | None = None) -> Entry:
+def publish(
+    cache: PrefixCache, tokens: list[int], block_size: int, blocks: list[int], salt: str | None = None
+) -> Entry:
     entry = None
     for i, block in enumerate(blocks):
         entry = cache.publish(entry, tokens[i * block_size : (i + 1) * block_size], salt, block)

@@ -30,7 +30,9 @@ def test_a_whole_prompt_in_the_cache_still_computes_its_last_token() -> None:
 
 @pytest.mark.parametrize("prompt_length", [3, 4, 5, 8])
 @pytest.mark.parametrize("max_tokens", [1, 4, 5])
-def test_no_block_is_lost_when_a_length_is_a_multiple_of_the_block_size(prompt_length: int, max_tokens: int) -> None:
+def test_no_block_is_lost_when_a_length_is_a_multiple_of_the_block_size(
+    prompt_length: int, max_tokens: int
+) -> None:
     engine = FakeEngine(num_blocks=4, block_size=4, caching=False)
     for _ in range(5):
         engine.add(tokens(prompt_length), max_tokens)
@@ -121,7 +123,8 @@ def test_every_step_moves_the_oldest_request_forward() -> None:
     while engine.scheduler.has_work:
         step = engine.step()
         oldest = min(
-            [chunk.request for chunk in step.chunks] + engine.scheduler.running, key=lambda request: request.seniority
+            [chunk.request for chunk in step.chunks] + engine.scheduler.running,
+            key=lambda request: request.seniority,
         )
         assert any(chunk.request is oldest for chunk in step.chunks)
 
@@ -251,7 +254,12 @@ def test_a_long_prompt_is_computed_in_chunks_and_does_not_stop_decodes() -> None
 def test_the_token_budget_holds_when_a_swapped_request_both_decodes_and_prefills() -> None:
     """A sample that decodes and one that was cut off in its prefill come back together."""
     engine = FakeEngine(
-        num_blocks=14, block_size=2, caching=False, num_host_blocks=40, max_num_seqs=4, max_num_batched_tokens=4
+        num_blocks=14,
+        block_size=2,
+        caching=False,
+        num_host_blocks=40,
+        max_num_seqs=4,
+        max_num_batched_tokens=4,
     )
     for priority in (0, 1, -1, 2, -2):
         engine.add(tokens(7), max_tokens=7, n=2, priority=priority)
@@ -308,7 +316,9 @@ def test_the_most_a_request_can_hold_is_enough_for_it() -> None:
     for beams in (False, True):
         for n in (1, 2, 3):
             for length in range(1, 9):
-                sizing = FakeEngine(num_blocks=100, block_size=3, caching=False).request(tokens(length), 6, n=n)
+                sizing = FakeEngine(num_blocks=100, block_size=3, caching=False).request(
+                    tokens(length), 6, n=n
+                )
                 engine = FakeEngine(sizing.most_blocks(BlockPool(100, 3)), 3, caching=False)
                 engine.add(tokens(length), 6, n=n, beams=beams)
                 assert not any(step.preempted for step in engine.run())
@@ -321,7 +331,9 @@ def test_the_most_a_request_can_hold_is_enough_for_it() -> None:
 @pytest.mark.parametrize("n", [1, 3])
 def test_abort_at_every_step_of_a_life_releases_everything(n: int, num_host_blocks: int) -> None:
     def scenario() -> FakeEngine:
-        engine = FakeEngine(num_blocks=16, block_size=2, num_host_blocks=num_host_blocks, max_num_batched_tokens=6)
+        engine = FakeEngine(
+            num_blocks=16, block_size=2, num_host_blocks=num_host_blocks, max_num_batched_tokens=6
+        )
         for _ in range(3):
             engine.add(tokens(7), max_tokens=6, n=n)
         return engine
@@ -352,7 +364,9 @@ def test_an_abort_between_schedule_and_complete_is_harmless() -> None:
 @pytest.mark.parametrize("num_host_blocks", [0, 40])
 def test_a_failure_in_every_step_of_a_life_changes_no_result(num_host_blocks: int) -> None:
     def scenario() -> FakeEngine:
-        engine = FakeEngine(num_blocks=14, block_size=2, num_host_blocks=num_host_blocks, max_num_batched_tokens=6)
+        engine = FakeEngine(
+            num_blocks=14, block_size=2, num_host_blocks=num_host_blocks, max_num_batched_tokens=6
+        )
         for _ in range(3):
             engine.add(tokens(5), max_tokens=6, n=2)
         return engine

@@ -29,8 +29,12 @@ COST = SETUPS["opt-13b-a100"]
     ],
 )
 @pytest.mark.parametrize("urgent", [0.0, 0.3])
-def test_skipping_alike_steps_changes_neither_times_nor_counts(rate: float, options: dict[str, object], urgent: float) -> None:
-    jobs = make_workload(TRACES["sharegpt"], 80, rate, seed=3, urgent=urgent, shared_tokens=40, max_tokens=1024)
+def test_skipping_alike_steps_changes_neither_times_nor_counts(
+    rate: float, options: dict[str, object], urgent: float
+) -> None:
+    jobs = make_workload(
+        TRACES["sharegpt"], 80, rate, seed=3, urgent=urgent, shared_tokens=40, max_tokens=1024
+    )
     results = [simulate(jobs, COST, skip=skip, **options) for skip in (True, False)]  # type: ignore[arg-type]
     short, long = results
     assert short.finished_at == long.finished_at
@@ -57,7 +61,9 @@ def test_waiting_begins_when_a_job_arrives_and_not_when_it_is_received() -> None
     result = simulate([Job(0.0, 2000, 1), Job(0.001, 10, 1)], COST)
     prefill = COST.seconds(2000, 2000, 2000 * 2001 // 2)
     assert result.metrics.time_to_first_token.smallest == pytest.approx(prefill)
-    assert result.metrics.time_to_first_token.largest == pytest.approx(prefill + COST.seconds(10, 10, 55) - 0.001)
+    assert result.metrics.time_to_first_token.largest == pytest.approx(
+        prefill + COST.seconds(10, 10, 55) - 0.001
+    )
 
 
 def test_a_shared_system_prompt_is_computed_once() -> None:
@@ -111,10 +117,16 @@ def test_arrivals_are_a_poisson_process_and_follow_the_seed() -> None:
     gaps = np.diff([job.seconds for job in jobs])
     assert np.mean(gaps) == pytest.approx(0.2, rel=0.03)
     assert np.std(gaps) == pytest.approx(0.2, rel=0.05)
-    assert jobs == make_workload(TRACES["alpaca"], 20_000, rate=5, seed=1) != make_workload(TRACES["alpaca"], 20_000, rate=5)
+    assert (
+        jobs
+        == make_workload(TRACES["alpaca"], 20_000, rate=5, seed=1)
+        != make_workload(TRACES["alpaca"], 20_000, rate=5)
+    )
 
 
-@pytest.mark.parametrize("wrong", [{"num_requests": -1}, {"rate": 0}, {"rate": math.nan}, {"urgent": 2}, {"shared_tokens": 2047}])
+@pytest.mark.parametrize(
+    "wrong", [{"num_requests": -1}, {"rate": 0}, {"rate": math.nan}, {"urgent": 2}, {"shared_tokens": 2047}]
+)
 def test_a_workload_out_of_range(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} = "):
         make_workload(TRACES["alpaca"], **{"num_requests": 1, "rate": 1.0, **wrong})  # type: ignore[arg-type]

@@ -19,7 +19,9 @@ def test_a_lost_update_frees_a_block_that_is_still_held() -> None:
     share_from_two_threads(pool, patience=10)
     pool.free([0])
     pool.free([0])
-    assert pool.num_free == 4  # three holders came, two left: the third holds a block that others may now take
+    assert (
+        pool.num_free == 4
+    )  # three holders came, two left: the third holds a block that others may now take
 
 
 def test_a_lock_keeps_every_update() -> None:
