@@ -69,7 +69,8 @@ class LLM:
     """A decoder model that serves many requests at once from a paged KV cache.
 
     Args:
-        model: "smollm2-135m", a hub id, a local folder, or a loaded transformers causal LM.
+        model: "smollm2-135m", a hub id, a local folder, a loaded transformers causal LM, or a `PagedModel`, which
+            several engines may share as long as they do not run at the same time.
         tokenizer: for a loaded model; otherwise it comes with the model.
         num_blocks: blocks in the pool; None: as many as `memory_fraction` allows (the log says how that was computed).
         block_size: tokens per block.
@@ -89,7 +90,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | Path | PreTrainedModel = "smollm2-135m",
+        model: str | Path | PreTrainedModel | PagedModel = "smollm2-135m",
         *,
         tokenizer: Any = None,
         num_blocks: int | None = None,
@@ -111,7 +112,9 @@ class LLM:
             raise ValueError(f"unknown backend {backend!r}: one of auto, {', '.join(BACKENDS)}")
         if num_blocks is not None:
             BlockPool(num_blocks, block_size)  # a wrong size is to be told before a model is loaded
-        if isinstance(model, PreTrainedModel):
+        if isinstance(model, PagedModel):
+            self.model = model
+        elif isinstance(model, PreTrainedModel):
             self.model = PagedModel(model, tokenizer)
         else:
             self.model = PagedModel.load(model, dtype, device)
