@@ -1,4 +1,4 @@
-"""Record what an operation of the pool costs against its size: `python bench/pool.py` writes bench/results/pool.json."""
+"""Record what an operation of the pool costs against its size, in bench/results/pool.json."""
 
 import json
 import platform

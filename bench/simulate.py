@@ -1,4 +1,4 @@
-"""Record how many requests a second the simulator runs: `python bench/simulate.py [requests]` writes bench/results/simulate.json."""
+"""Record how many requests a second the simulator runs, in bench/results/simulate.json."""
 
 import json
 import platform

@@ -130,7 +130,7 @@ class BlockPool:
             self._require_known(block)
             if drops > self._ref_counts[block]:
                 raise ValueError(
-                    f"double free of block {block}: it has {self._ref_counts[block]} holders, {drops} were to be dropped"
+                    f"double free of block {block}: {self._ref_counts[block]} holders, {drops} were to be dropped"
                 )
         worthless = []
         for block in blocks:
@@ -194,7 +194,7 @@ class _FreeQueue:
 
     def __init__(self, num_blocks: int) -> None:
         self._end = num_blocks
-        self._next = list(range(1, num_blocks + 1)) + [0]
+        self._next = [*range(1, num_blocks + 1), 0]
         self._previous = [num_blocks, *range(num_blocks)]
         self._length = num_blocks
 

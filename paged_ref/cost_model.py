@@ -5,10 +5,10 @@ context once. Whichever takes longer decides (the roofline):
 
     seconds = overhead + max(FLOP / peak FLOP/s, bytes / peak bytes/s) / efficiency  +  swapped bytes / PCIe bytes/s
 
-So a prefill of thousands of tokens is bound by arithmetic; a decode of a few dozen sequences by bandwidth, and most of its bytes
-are weights, which all sequences of the batch share: that is why a larger batch is nearly free until its keys and
-values weigh as much as the weights. What is left out: communication between GPUs, which grows with their number, and
-kernels' shapes. The numbers are for comparing policies with each other, not for buying hardware.
+So a prefill of thousands of tokens is bound by arithmetic; a decode of a few dozen sequences by bandwidth, and
+most of its bytes are weights, which all sequences of the batch share: that is why a larger batch is nearly free
+until its keys and values weigh as much as the weights. What is left out: communication between GPUs, which grows
+with their number, and kernels' shapes. The numbers are for comparing policies, not for buying hardware.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class CostModel:
 
     @cached_property
     def _rates(self) -> tuple[float, float, float, float]:
-        """Seconds of arithmetic for a token and for a pair, and of reading all weights and a token's keys and values."""
+        """Seconds of arithmetic for a token and a pair, and of reading all weights and a token's keys and values."""
         shape = self.shape
         flops = self.device.flops * self.num_devices * self.compute_efficiency
         bandwidth = self.device.bandwidth * self.num_devices * self.bandwidth_efficiency

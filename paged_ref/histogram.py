@@ -1,8 +1,9 @@
 """Many measured values in a fixed number of counters: for latencies and their percentiles (chapter 6).
 
-Bucket i holds the values above 10 ** ((i - 1) / 20) microseconds and up to 10 ** (i / 20) microseconds, so each bucket is
-12 % wider than the one before. A percentile read from it is off by less than that, whether a thousand values or
-a thousand million were counted, and two histograms add up bucket by bucket (which is why Prometheus uses them).
+Bucket i holds the values above 10 ** ((i - 1) / 20) microseconds and up to 10 ** (i / 20) microseconds, so each
+bucket is 12 % wider than the one before. A percentile read from it is off by less than that, whether a thousand
+values or a thousand million were counted, and two histograms add up bucket by bucket (which is why Prometheus
+uses them).
 """
 
 from __future__ import annotations

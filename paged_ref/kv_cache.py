@@ -145,8 +145,8 @@ def _check_write(key: Any, value: Any, key_cache: Any, value_cache: Any, slots: 
             )
     if tuple(key_cache.shape[:2]) != tuple(value_cache.shape[:2]):
         raise ValueError(
-            f"key_cache has {key_cache.shape[0]} blocks of {key_cache.shape[1]} tokens, value_cache {value_cache.shape[0]} "
-            f"of {value_cache.shape[1]}: a slot must be in both"
+            f"key_cache has {key_cache.shape[0]} blocks of {key_cache.shape[1]} tokens, "
+            f"value_cache {value_cache.shape[0]} of {value_cache.shape[1]}: a slot must be in both"
         )
     num_slots = key_cache.shape[0] * key_cache.shape[1]
     wrong = np.flatnonzero((slots < -1) | (slots >= num_slots))

@@ -1,18 +1,20 @@
-"""What an engine tells about itself: is the pool too small, and who pays for it? (chapter 6)
+"""What an engine tells about itself: whether the pool is too small, and who pays for it (chapter 6).
 
 The signs of a pool that is too small, in the order in which they show: utilisation near 1, the queue grows, preemptions
 are counted, the 99th percentile of the inter-token latency jumps while its median stays. `snapshot` gives all
 numbers now, `history` some of them over time for plotting, `prometheus` the text that a monitoring system scrapes.
 
-What must hold: recording costs a few microseconds a sequence and step and a fixed amount of memory, however long the engine
-runs; whatever can be read from the pool or the scheduler is read there and not counted a second time.
+What must hold: recording costs a few microseconds a sequence and step and a fixed amount of memory, however
+long the engine runs; whatever can be read from the pool or the scheduler is read there and not counted a second
+time.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence as ListOf
+from collections.abc import Callable
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
 from .block_pool import BlockPool
@@ -111,7 +113,7 @@ class Metrics:
         self._times[request] = _Times(self.clock() if at is None else at)
 
     def observe(self, step: Step) -> None:
-        """Count a step that was computed; call it before its tokens are taken and its finished sequences free blocks."""
+        """Count a computed step; call it before its tokens are taken and its finished sequences free blocks."""
         self.steps += bool(step.chunks)
         self.computed_tokens += step.num_tokens
         self.cached_tokens += step.cached_tokens

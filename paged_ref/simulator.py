@@ -5,9 +5,10 @@ The simulator has no rules of its own. It adds requests when they arrive, asks `
 
     arrivals -> scheduler -> step -> seconds -> one token each -> scheduler ...
 
-Most steps are dull: everyone decodes, nobody comes or goes. `schedule` would then choose the same again, so the simulator
-asks only once and appends several tokens to each table at a time. `_quiet_steps` says how many are certain to be
-alike; a test runs workloads with and without the short cut and gets the same times and the same counts.
+Most steps are dull: everyone decodes, nobody comes or goes. `schedule` would then choose the same again, so the
+simulator asks only once and appends several tokens to each table at a time. `_quiet_steps` says how many are
+certain to be alike; a test runs workloads with and without the short cut and gets the same times and the same
+counts.
 """
 
 from __future__ import annotations

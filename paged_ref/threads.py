@@ -1,15 +1,16 @@
 """A block pool that several threads share (chapter 4): the lost update, and the remedy.
 
-`ref_counts[block] += 1` is three things: read the count, add, write it back. If two threads both read before either writes,
-one of the two additions is lost:
+`ref_counts[block] += 1` is three things: read the count, add, write it back. If two threads both read before
+either writes, one of the two additions is lost:
 
     thread A    reads 1                writes 2
     thread B             reads 1                 writes 2        two holders came, the count says one
 
 The block is then freed while somebody holds it, and two sequences write into one block. The same happens to the free
 queue's links, so it is the whole operation, not only the count, that must be done by one thread at a time. Engines
-avoid the question by giving the pool to one scheduler thread, as ours does; where threads do share a pool, a lock around
-each operation is the remedy. Python's global lock does not help: it can pass to another thread between a read and a write.
+avoid the question by giving the pool to one scheduler thread, as ours does; where threads do share a pool, a
+lock around each operation is the remedy. Python's global lock does not help: it can pass to another thread
+between a read and a write.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class _SlowCounts(list[int]):
         super().__init__(counts)
         self._pause = pause
 
-    def __getitem__(self, i):  # type: ignore[no-untyped-def, override]  # noqa: ANN001, ANN204
+    def __getitem__(self, i):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
         value = super().__getitem__(i)
         self._pause()
         return value

@@ -76,8 +76,10 @@ def make_workload(
     prompts = np.minimum(prompts + shared_tokens, max_tokens - 1)
     outputs = np.minimum(outputs, max_tokens - prompts)
     priorities = np.where(rng.random(num_requests) < urgent, -1, 0)
-    columns = (column.tolist() for column in (arrivals, prompts, outputs, priorities))
-    return [Job(*row, shared_tokens) for row in zip(*columns, strict=True)]
+    rows = zip(arrivals.tolist(), prompts.tolist(), outputs.tolist(), priorities.tolist(), strict=True)
+    return [
+        Job(seconds, prompt, output, priority, shared_tokens) for seconds, prompt, output, priority in rows
+    ]
 
 
 def _lengths(rng: np.random.Generator, mean: float, spread: float, n: int) -> np.ndarray:

@@ -185,11 +185,11 @@ class CountingList(list[int]):
 
     touched = 0
 
-    def __getitem__(self, i):  # type: ignore[no-untyped-def, override]  # noqa: ANN001, ANN204
+    def __getitem__(self, i):  # type: ignore[no-untyped-def, override]
         CountingList.touched += 1
         return super().__getitem__(i)
 
-    def __setitem__(self, i, value):  # type: ignore[no-untyped-def, override]  # noqa: ANN001, ANN204
+    def __setitem__(self, i, value):  # type: ignore[no-untyped-def, override]
         CountingList.touched += 1
         super().__setitem__(i, value)
 

@@ -1,7 +1,8 @@
 """The table: slots, growth at the boundary, forks, copy-on-write, moves between pools."""
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paged_ref.block_pool import BlockPool, OutOfBlocks
 from paged_ref.block_table import BlockTable, blocks_to_append_each, move_tables

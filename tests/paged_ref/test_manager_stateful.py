@@ -1,8 +1,8 @@
-"""Random lives of pool, tables, prefix cache and scheduler; in the full run (PAGED_REF_FULL=1) 10^5 operations of each kind.
+"""Random lives of pool, tables, prefix cache and scheduler; with PAGED_REF_FULL=1 10^5 operations of each machine.
 
-Two machines draw operations. `Tables` uses pool, tables and prefix cache as a hand-written manager would; `Requests` uses the
-scheduler through a fake engine. After every operation all invariants are checked, and every token must be found
-where its table says, in storage whose free blocks are overwritten (see `fake_engine`).
+Two machines draw operations. `Tables` uses pool, tables and prefix cache as a hand-written manager would;
+`Requests` uses the scheduler through a fake engine. After every operation all invariants are checked, and every
+token must be found where its table says, in storage whose free blocks are overwritten (see `fake_engine`).
 """
 
 import os

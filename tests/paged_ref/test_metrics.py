@@ -5,6 +5,7 @@ import random
 import re
 import statistics
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -33,13 +34,13 @@ class Watched:
         scheduler = self.engine.scheduler
         complete = scheduler.complete
 
-        def complete_and_observe(step) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        def complete_and_observe(step) -> None:  # type: ignore[no-untyped-def]
             complete(step)
             self.metrics.observe(step)
 
         scheduler.complete = complete_and_observe  # type: ignore[method-assign]
 
-    def add(self, length: int, max_tokens: int, **options: object):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    def add(self, length: int, max_tokens: int, **options: object):  # type: ignore[no-untyped-def]
         request = self.engine.add(list(range(length)), max_tokens, **options)
         self.metrics.arrive(request)
         return request
@@ -148,7 +149,7 @@ def test_the_history_is_bounded_and_spread_over_everything() -> None:
     assert steps == sorted(set(steps))
     assert steps[0] == 1
     assert steps[-1] > watched.metrics.steps - 10
-    gaps = [after - before for before, after in zip(steps, steps[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(steps)]
     assert max(gaps) <= 2 * min(gaps)
     assert all(point.used_blocks + point.free_blocks == 16 for point in history)
 
@@ -219,7 +220,7 @@ def test_values_outside_the_buckets_are_counted() -> None:
 def test_an_empty_histogram_has_no_quantiles() -> None:
     assert Histogram().quantile(0.5) is None
     assert Histogram().mean is None
-    with pytest.raises(ValueError, match="q = 1.5"):
+    with pytest.raises(ValueError, match=r"q = 1\.5"):
         Histogram().quantile(1.5)
 
 

@@ -1,4 +1,4 @@
-"""The scheduler on a fake model whose contents show any wrong read. Most tests are named after faults of other engines."""
+"""The scheduler on a fake model whose contents show any wrong read. Many tests are named after others' faults."""
 
 from collections.abc import Callable
 
@@ -145,7 +145,7 @@ def test_a_request_wider_than_the_limit_is_refused_at_once() -> None:
 
 
 def test_swapped_blocks_come_back_after_the_device_overwrote_them() -> None:
-    """Elsewhere the copy went through an indexing temporary and did nothing. Freed blocks are overwritten in each step."""
+    """Elsewhere the copy went through a temporary and did nothing. Freed blocks are overwritten in each step."""
     engine = FakeEngine(num_blocks=6, block_size=4, caching=False, num_host_blocks=6)
     engine.add(tokens(5), max_tokens=12)
     engine.add(tokens(5), max_tokens=12)

@@ -1,4 +1,4 @@
-"""The simulator: the short cut changes nothing, the workload is what it says, and the cost model's arithmetic is right."""
+"""The simulator: the short cut changes nothing, the workload is what it says, the cost model's sums are right."""
 
 import math
 import time
@@ -104,7 +104,7 @@ def test_thousands_of_requests_in_seconds() -> None:
 
 
 @pytest.mark.parametrize("trace", TRACES.values(), ids=lambda trace: trace.name)
-def test_lengths_have_the_means_of_the_papers_traces(trace) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def test_lengths_have_the_means_of_the_papers_traces(trace) -> None:  # type: ignore[no-untyped-def]
     jobs = make_workload(trace, 20_000, rate=1)
     assert np.mean([job.prompt_tokens for job in jobs]) == pytest.approx(trace.prompt_tokens, rel=0.05)
     assert np.mean([job.output_tokens for job in jobs]) == pytest.approx(trace.output_tokens, rel=0.05)
