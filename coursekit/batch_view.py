@@ -34,5 +34,5 @@ def draw_batch(axes: Axes, batch: StepBatch) -> None:
     axes.text(-0.3, 0.5, "position", ha="right", va="center", fontsize=10)
     axes.text(-0.3, -0.3, "slot", ha="right", va="top", fontsize=10)
     axes.set_xlim(-0.12 * len(sequence) - 0.6, len(sequence))
-    axes.set_ylim(-1.1, 1.6)
+    axes.set_ylim(-0.95 if small else -0.7, 1.6)
     axes.axis("off")

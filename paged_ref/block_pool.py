@@ -76,6 +76,10 @@ class BlockPool:
         self._require_known(block)
         return self._ref_counts[block]
 
+    def is_shared(self, block: int) -> bool:
+        """Whether the block has several holders, so that none of them may write into it."""
+        return self._ref_counts[block] > 1
+
     def allocate(self, n: int) -> list[int]:
         """Take `n` free blocks and hold each once. Their contents are whatever the last holder left.
 
@@ -126,7 +130,7 @@ class BlockPool:
             self._require_known(block)
             if drops > self._ref_counts[block]:
                 raise ValueError(
-                    f"double free of block {block}: it has {self._ref_counts[block]} holders, {drops} were to be dropped"
+                    f"double free of block {block}: {self._ref_counts[block]} holders, {drops} were to be dropped"
                 )
         worthless = []
         for block in blocks:
@@ -190,7 +194,7 @@ class _FreeQueue:
 
     def __init__(self, num_blocks: int) -> None:
         self._end = num_blocks
-        self._next = list(range(1, num_blocks + 1)) + [0]
+        self._next = [*range(1, num_blocks + 1), 0]
         self._previous = [num_blocks, *range(num_blocks)]
         self._length = num_blocks
 

@@ -60,25 +60,26 @@ class BlockTable:
         """`append` without the slots, for a caller that asks for them later (a prefill in chunks)."""
         if num_tokens < 0:
             raise ValueError(f"cannot append {num_tokens} tokens: the number must be 0 or more")
-        writes_to_last = num_tokens > 0 and self.num_tokens % self.pool.block_size != 0
-        must_copy = writes_to_last and self.pool.ref_count(self.blocks[-1]) > 1
-        new = self.pool.allocate(self.blocks_to_append(num_tokens))  # the only step that can fail
-        if must_copy:
-            shared, own = self.blocks[-1], new.pop(0)
-            self.pool.free([shared])
-            self.blocks[-1] = own
-            self.pending_copies.append((shared, own))
-        elif writes_to_last:
-            self.pool.forget(
-                self.blocks[-1]
-            )  # a fork of part of a cached block, whose other holders are gone
+        wanted = self.blocks_to_append(num_tokens)
+        new = self.pool.allocate(wanted) if wanted else []  # the only step that can fail
+        if num_tokens and self._last_is_partly_full():
+            if self.pool.is_shared(self.blocks[-1]):
+                shared, own = self.blocks[-1], new.pop(0)
+                self.pool.free([shared])
+                self.blocks[-1] = own
+                self.pending_copies.append((shared, own))
+            else:
+                self.pool.forget(
+                    self.blocks[-1]
+                )  # cached if this is a fork of part of it, and the rest is gone
         self.blocks += new
         self.num_tokens += num_tokens
 
     def blocks_to_append(self, num_tokens: int) -> int:
         """How many blocks `append(num_tokens)` would take from the pool, a copy-on-write included."""
         grown = blocks_for(self.num_tokens + num_tokens, self.pool.block_size) - len(self.blocks)
-        return grown + (num_tokens > 0 and self._writes_to_shared_block())
+        copies = num_tokens and self._last_is_partly_full() and self.pool.is_shared(self.blocks[-1])
+        return grown + bool(copies)
 
     def adopt(self, blocks: list[int]) -> None:
         """Begin an empty table with full blocks that hold the sequence's first tokens (a prefix-cache hit)."""
@@ -167,9 +168,8 @@ class BlockTable:
             if self.pool.ref_count(block) < 1:
                 raise AssertionError(f"logical block {logical} is physical block {block}, which is free")
 
-    def _writes_to_shared_block(self) -> bool:
-        partly_full = self.num_tokens % self.pool.block_size != 0
-        return partly_full and self.pool.ref_count(self.blocks[-1]) > 1
+    def _last_is_partly_full(self) -> bool:
+        return self.num_tokens % self.pool.block_size != 0
 
 
 def blocks_to_append_each(tables: Iterable[BlockTable]) -> int:

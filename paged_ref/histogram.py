@@ -1,19 +1,22 @@
 """Many measured values in a fixed number of counters: for latencies and their percentiles (chapter 6).
 
-Bucket i holds the values above 10 ** ((i - 1) / 20) microseconds and up to 10 ** (i / 20) microseconds, so each bucket is
-12 % wider than the one before. A percentile read from it is off by less than that, whether a thousand values or
-a thousand million were counted, and two histograms add up bucket by bucket (which is why Prometheus uses them).
+Bucket i holds the values above 10 ** ((i - 1) / 20) microseconds and up to 10 ** (i / 20) microseconds, so each
+bucket is 12 % wider than the one before. A percentile read from it is off by less than that, whether a thousand
+values or a thousand million were counted, and two histograms add up bucket by bucket (which is why Prometheus
+uses them).
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 
 PER_DECADE = 20
 NUM_BUCKETS = (
     9 * PER_DECADE
 )  # 1 microsecond to 1,000 seconds; what lies outside is counted in the last bucket on its side
+_BOUNDS = [10 ** (i / PER_DECADE - 6) for i in range(NUM_BUCKETS + 1)]
 
 
 class Histogram:
@@ -34,9 +37,11 @@ class Histogram:
         """Count a value, `count` times."""
         self.count += count
         self.total += value * count
-        self.smallest, self.largest = min(self.smallest, value), max(self.largest, value)
-        i = math.ceil(PER_DECADE * (math.log10(value) + 6)) if value > 1e-6 else 0
-        self._buckets[min(i, NUM_BUCKETS)] += count
+        if value < self.smallest:
+            self.smallest = value
+        if value > self.largest:
+            self.largest = value
+        self._buckets[min(bisect_left(_BOUNDS, value), NUM_BUCKETS)] += count
 
     @property
     def mean(self) -> float | None:
@@ -51,7 +56,7 @@ class Histogram:
         for i, count in enumerate(self._buckets):
             seen += count
             if count and seen >= wanted:
-                return min(max(_upper_bound(i), self.smallest), self.largest)
+                return min(max(_BOUNDS[i], self.smallest), self.largest)
         return None
 
     def cumulative(self, every: int = PER_DECADE // 4) -> Iterator[tuple[float, int]]:
@@ -60,8 +65,4 @@ class Histogram:
         for i, count in enumerate(self._buckets):
             seen += count
             if i % every == 0:
-                yield _upper_bound(i), seen
-
-
-def _upper_bound(bucket: int) -> float:
-    return float(10 ** (bucket / PER_DECADE - 6))
+                yield _BOUNDS[i], seen

@@ -1,20 +1,21 @@
-"""What an engine tells about itself: is the pool too small, and who pays for it? (chapter 6)
+"""What an engine tells about itself: whether the pool is too small, and who pays for it (chapter 6).
 
 The signs of a pool that is too small, in the order in which they show: utilisation near 1, the queue grows, preemptions
 are counted, the 99th percentile of the inter-token latency jumps while its median stays. `snapshot` gives all
 numbers now, `history` some of them over time for plotting, `prometheus` the text that a monitoring system scrapes.
 
-What must hold: recording costs a few microseconds a sequence and step and a fixed amount of memory, however long the engine
-runs; whatever can be read from the pool or the scheduler is read there and not counted a second time.
+What must hold: recording costs a few microseconds a sequence and step and a fixed amount of memory, however
+long the engine runs; whatever can be read from the pool or the scheduler is read there and not counted a second
+time.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence as ListOf
+from collections.abc import Callable
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from .block_pool import BlockPool
 from .histogram import Histogram
@@ -104,15 +105,15 @@ class Metrics:
         self.inter_token_latency = Histogram()
         self.history: list[Point] = []
         self._stride = 1  # steps between two points of the history
-        self._times: WeakKeyDictionary[Request, _Times] = WeakKeyDictionary()
+        self._times: dict[Request, _Times] = {}
         self._started = clock()
 
-    def arrive(self, request: Request) -> None:
-        """A request was added now."""
-        self._times[request] = _Times(self.clock())
+    def arrive(self, request: Request, at: float | None = None) -> None:
+        """A request came, now or at another time of the clock."""
+        self._times[request] = _Times(self.clock() if at is None else at)
 
     def observe(self, step: Step) -> None:
-        """Count a step that was computed; call it before its tokens are taken and its finished sequences free blocks."""
+        """Count a computed step; call it before its tokens are taken and its finished sequences free blocks."""
         self.steps += bool(step.chunks)
         self.computed_tokens += step.num_tokens
         self.cached_tokens += step.cached_tokens
@@ -122,8 +123,10 @@ class Metrics:
         self.swapped_out_blocks += len(step.swaps_out)
         self.swapped_in_blocks += len(step.swaps_in)
         now = self.clock()
-        for request, num_tokens in Counter(chunk.request for chunk in step.chunks if chunk.samples).items():
-            times = self._times.setdefault(request, _Times(now))
+        for request, num_tokens in Counter([chunk.request for chunk in step.chunks if chunk.samples]).items():
+            times = self._times.get(request)
+            if times is None:
+                continue  # it came before this engine was watched
             if times.last_token is None:
                 self.time_to_first_token.observe(now - times.arrived)
                 self.prompt_tokens += len(request.prompt_token_ids)
@@ -132,16 +135,17 @@ class Metrics:
             times.last_token = now
         self._end_step(now)
 
-    def repeat(self, step: Step, gaps: ListOf[float]) -> None:
-        """The same decodes were computed again, once after each of these gaps in seconds (a simulator skips so)."""
-        num_seqs = len(step.chunks)
+    def repeat(self, gaps: ListOf[float]) -> None:
+        """Everyone decoded again, once after each of these gaps in seconds (a simulator skips over such steps)."""
+        num_seqs = sum(len(request.sequences) for request in self.scheduler.running)
         self.steps += len(gaps)
         self.computed_tokens += num_seqs * len(gaps)
         for gap in gaps:
             self.inter_token_latency.observe(gap, num_seqs)
         now = self.clock()
-        for chunk in step.chunks:
-            self._times[chunk.request].last_token = now
+        for request in self.scheduler.running:
+            if request in self._times:
+                self._times[request].last_token = now
         self._end_step(now)
 
     def wasted_slots(self) -> int:
@@ -194,6 +198,10 @@ class Metrics:
 
     def _end_step(self, now: float) -> None:
         pool, running = self.scheduler.pool, len(self.scheduler.running)
+        if (
+            len(self._times) > 2 * (running + len(self.scheduler.waiting)) + 64
+        ):  # many have ended: let them go
+            self._times = {r: times for r, times in self._times.items() if r.status is not Status.FINISHED}
         self.peak_used_blocks = max(self.peak_used_blocks, pool.num_used)
         self.peak_running = max(self.peak_running, running)
         if self.history and self.steps < self.history[-1].step + self._stride:

@@ -1,4 +1,4 @@
-"""Finding blocks by what they hold: prefix caching (chapter 4).
+r"""Finding blocks by what they hold: prefix caching (chapter 4).
 
 The keys and values of a token depend on that token and on *every* token before it, and on nothing else. So a full
 block may be used again by another sequence exactly when both agree on all tokens up to the block's end. The cache
@@ -7,7 +7,7 @@ files each full block under a chained key:
     key(block i) = hash(key(block i - 1), the block's tokens, extras)         extras: for example a tenant's salt
 
     prompt A   [ the cat sat ] [ on the mat ]          root --the cat sat--> 5 --on the mat--> 9
-    prompt B   [ the cat sat ] [ in the hat ]                            \\--in the hat--> 2
+    prompt B   [ the cat sat ] [ in the hat ]                            \--in the hat--> 2
 
 The chain is a path from the root, so the same tokens under another parent are another key, and a hit can only
 start at the beginning of a sequence.

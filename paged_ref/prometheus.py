@@ -1,8 +1,9 @@
 """The metrics as a monitoring system reads them: Prometheus' text exposition format (chapter 6).
 
-Names that vLLM has are vLLM's, so that a dashboard made for it shows this engine too; `vllm:num_requests_swapped` is from
-its older engine, which swapped. vLLM counts prefix-cache queries and hits in tokens, so ours are converted. What
-vLLM does not export is called `paged_ref:...`. A counter ends in `_total`; a histogram's buckets are cumulative.
+Names that vLLM has are vLLM's, so that a dashboard made for it shows this engine too;
+`vllm:num_requests_swapped` is from its older engine, which swapped. vLLM counts prefix-cache queries and hits
+in tokens, so ours are converted. What vLLM does not export is called `paged_ref:...`. A counter ends in
+`_total`; a histogram's buckets are cumulative.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ for table in tables:
 # %% [markdown]
 # A token's slot is its block, times the block size, plus its place in the block.
 #
-# > **Predict.** In which slot is token 5 of the first prompt? (Count from 0; its block table is above.)
+# > **Predict.** In which slot is token 4 of the first prompt? (Count from 0; its block table is above.)
 
 # %%
 block, offset = tables[0].blocks[4 // BLOCK_SIZE], 4 % BLOCK_SIZE
