@@ -1,0 +1,50 @@
+"""Submissions made for the grader's tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from coursekit import ROOT
+from coursekit.exercises import expand, grade_id
+from coursekit.grade.submission import Book, load_book
+
+BOOK: Book = load_book(ROOT, "2")
+TEXT = (ROOT / "curriculum/exercises/02_block_table.py").read_text(encoding="utf-8")
+SLOT = "def slot(blocks, i, block_size):\n    return blocks[i // block_size] * block_size + i % block_size\n"
+RIGHT = {id: BOOK.answer(id).solved for id in BOOK.ids}
+
+
+def notebook(answers: dict[str, str] | None = None, *, solved: bool = False) -> dict[str, Any]:
+    """The handed-out notebook (or the solved one) with some answers replaced."""
+    data = json.loads(json.dumps(expand(TEXT, solved=solved)[0]))
+    for id, source in (answers or {}).items():
+        cell_of(data, id)["source"] = source
+    return data
+
+
+def cell_of(data: dict[str, Any], id: str, kind: str = "") -> dict[str, Any]:
+    """The cell of an exercise's answer, or with `-check` of its check."""
+    return next(cell for cell in data["cells"] if cell.get("id") == grade_id(id) + kind)
+
+
+def code_cell(source: str, **metadata: Any) -> dict[str, Any]:
+    """A cell that a student added."""
+    return {
+        "cell_type": "code",
+        "source": source,
+        "metadata": metadata,
+        "outputs": [],
+        "execution_count": None,
+    }
+
+
+def write(path: Path, data: Any) -> Path:
+    """Writes a submission: a notebook, or any text or bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(data, bytes):
+        path.write_bytes(data)
+    else:
+        path.write_text(data if isinstance(data, str) else json.dumps(data), encoding="utf-8")
+    return path
