@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from nbformat import NotebookNode
+
 from coursekit import ROOT
 from coursekit.exercises import expand, grade_id
-from coursekit.grade.submission import Book, load_book
+from coursekit.grade.judge import Judge, StudentResult
+from coursekit.grade.submission import Book, load_book, read_submission
+from coursekit.source import notebook_from_text
 
 BOOK: Book = load_book(ROOT, "2")
 TEXT = (ROOT / "curriculum/exercises/02_block_table.py").read_text(encoding="utf-8")
@@ -48,3 +52,25 @@ def write(path: Path, data: Any) -> Path:
     else:
         path.write_text(data if isinstance(data, str) else json.dumps(data), encoding="utf-8")
     return path
+
+
+def cells_in(file: str) -> list[NotebookNode]:
+    """The code cells of a file beside this one: hostile answers, kept in cells so that they can be read."""
+    text = (Path(__file__).parent / "submissions" / file).read_text(encoding="utf-8")
+    return [cell for cell in notebook_from_text(text).cells if cell.cell_type == "code"]
+
+
+def grade(judge: Judge, folder: Path, data: Any) -> StudentResult:
+    """The result of one submission."""
+    return judge.grade(read_submission(write(folder / "02_block_table.ipynb", data), "x", BOOK))
+
+
+def points(result: StudentResult) -> dict[str, int]:
+    """Exercise → points."""
+    return {id: one.verdict.earned for id, one in result.exercises.items()}
+
+
+def message(result: StudentResult, id: str) -> str:
+    """What the student is told first about an exercise."""
+    failure = result.exercises[id].verdict.first_failure
+    return failure.message if failure else "passed"
