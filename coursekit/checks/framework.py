@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coursekit.checks.answers import AnswerRaised, show
+from coursekit.checks.answers import AnswerRaised, Proxy, show
 
 PartFunction = Callable[..., None]
 REGISTRY: dict[str, Exercise] = {}
@@ -193,6 +193,8 @@ def difference(call: str, expected: Any, got: Any) -> str:
 
 def as_list(value: Any) -> list[Any]:
     """A list of what an answer may give as a list, tuple, range, array or other iterable; [value] for the rest."""
+    if isinstance(value, Proxy):
+        return list(value)
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__"):

@@ -101,8 +101,16 @@ def _limit(seconds: float, memory_mb: int) -> None:
         resource.setrlimit(kind, (value, value))
 
 
+def landlock_version() -> int:
+    """Which version of Landlock this kernel has; 0 or less: none."""
+    if sys.platform != "linux":
+        return 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    return int(libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
+
+
 def _landlock(libc: Any, readable: list[str]) -> bool:
-    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    version = landlock_version()
     if version < 1:
         return False
     handled = ctypes.c_uint64(_ALL_BY_VERSION[min(version, 3)])

@@ -338,3 +338,31 @@ class BlockPool:
             self.held.remove(block)
             freed.append(block)
         self.queue.extend(freed)
+
+
+# %% right="a generator and a deque, ids in a dictionary"
+from collections import deque
+
+
+class BlockPool:
+    def __init__(self, num_blocks, block_size):
+        self.block_size = block_size
+        self.holder = dict.fromkeys(range(num_blocks))
+
+    @property
+    def num_free(self):
+        return sum(holder is None for holder in self.holder.values())
+
+    def allocate(self, n):
+        free = deque(block for block, holder in self.holder.items() if holder is None)
+        if n > len(free):
+            raise OutOfBlocks(n)
+        while len(free) > n:
+            free.popleft()
+        self.holder.update(dict.fromkeys(free, "somebody"))
+        return free
+
+    def free(self, blocks):
+        if len(blocks) != len({block for block in blocks if self.holder.get(block)}):
+            raise ValueError("double free")
+        self.holder |= {block: None for block in blocks}
