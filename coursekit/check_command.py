@@ -19,10 +19,10 @@ from typing import Any
 import platformdirs
 
 from coursekit import ROOT
-from coursekit.exercises import hints_of, sources
+from coursekit.cells import hints_of
+from coursekit.exercises import sources
 from coursekit.grade.judge import ExerciseResult, Judge
-from coursekit.grade.submission import Book, Submission, load_book, read_submission
-from coursekit.source import BuildError
+from coursekit.grade.submission import Book, NoSuchChapter, Submission, load_book, read_submission
 
 OPENED = platformdirs.user_state_path("paged-attention-course") / "hints.json"
 
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
         books = [
             load_book(ROOT, chapter) for chapter in ([options.chapter] if options.chapter else sources(ROOT))
         ]
-    except BuildError as error:
+    except NoSuchChapter as error:
         print(f"check: {error}", file=sys.stderr)
         return 2
     opened = _read_opened()

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import nbformat
 import yaml  # type: ignore[import-untyped]
 from nbformat import NotebookNode
 
+from coursekit.cells import Cell, grade_id
 from coursekit.checks.framework import Exercise, exercise
 from coursekit.source import METADATA, BuildError, first_lines, notebook_from_text
 
@@ -35,23 +35,6 @@ _SOLUTION = re.compile(
 _HIDDEN = re.compile(
     r"^[ \t]*### BEGIN HIDDEN TESTS[^\n]*\n.*?^[ \t]*### END HIDDEN TESTS[^\n]*\n?", re.M | re.S
 )
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One cell of both notebooks. `kind` is text, code (the author's own), answer or check.
-
-    `exercise` is the id of the exercise it belongs to; `solved` and `stub` are its two sources; `line` is where it
-    stands in the text, if it stands there.
-    """
-
-    kind: str
-    solved: str
-    stub: str
-    exercise: str | None = None
-    id: str | None = None
-    line: int | None = None
-    hints: tuple[str, ...] = ()
 
 
 def cells_of(text: str) -> tuple[list[Cell], dict[str, Any]]:
@@ -103,16 +86,6 @@ def expand(text: str, *, solved: bool) -> tuple[NotebookNode, list[int | None]]:
             make(source=cell.solved if solved else cell.stub, id=cell.id, metadata=metadata)
         )
     return notebook, [cell.line for cell in cells]
-
-
-def hints_of(cells: Iterable[Cell], id: str) -> tuple[str, ...]:
-    """The three hints of an exercise."""
-    return next(cell.hints for cell in cells if cell.kind == "answer" and cell.exercise == id)
-
-
-def grade_id(id: str) -> str:
-    """An exercise's name in nbgrader's metadata, which allows no dot: `exercise-2-1`."""
-    return f"exercise-{id.replace('.', '-')}"
 
 
 def check_source(task: Exercise) -> str:

@@ -19,8 +19,7 @@ from coursekit import ROOT
 from coursekit.checks.framework import exercise
 from coursekit.grade.judge import MISSING, ExerciseResult, Judge, StudentResult
 from coursekit.grade.report import write_report
-from coursekit.grade.submission import Book, chapter_of, load_book, read_submission
-from coursekit.source import BuildError
+from coursekit.grade.submission import Book, NoSuchChapter, chapter_of, load_book, read_submission
 
 _judge: Judge
 
@@ -100,7 +99,7 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         book = load_book(ROOT, options.chapter or _commonest_chapter(options.places))
-    except BuildError as error:
+    except NoSuchChapter as error:
         print(f"grade: {error}", file=sys.stderr)
         return 2
     jobs = find_jobs(options.places, book.chapter)
@@ -193,5 +192,7 @@ def _commonest_chapter(places: list[Path]) -> str:
     ]
     found = [chapter for path in files if (chapter := chapter_of(path))]
     if not found:
-        raise BuildError("no submission holds an exercise of this course, so name the chapter: --chapter 2")
+        raise NoSuchChapter(
+            "no submission holds an exercise of this course, so name the chapter: --chapter 2"
+        )
     return max(sorted(set(found)), key=found.count)

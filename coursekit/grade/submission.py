@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coursekit.exercises import Cell, cells_of, grade_id, sources
-from coursekit.source import BuildError
+from coursekit.cells import Cell, grade_id
 
 MAX_FILE = 20_000_000
 
@@ -37,11 +36,17 @@ class Book:
         return next(cell for cell in self.cells if cell.kind == "answer" and cell.exercise == id)
 
 
+class NoSuchChapter(ValueError):
+    """There are no exercises of the chapter asked for."""
+
+
 def load_book(root: Path, chapter: str) -> Book:
-    """The pristine notebook of a chapter (`2`, `02`); raises BuildError if there is none."""
+    """The pristine notebook of a chapter (`2`, `02`)."""
+    from coursekit.exercises import cells_of, sources  # see coursekit.cells for why here
+
     found = sources(root)
     if chapter.zfill(2) not in found:
-        raise BuildError(f"chapter {chapter} has no exercises; there are: {', '.join(found) or 'none'}")
+        raise NoSuchChapter(f"chapter {chapter} has no exercises; there are: {', '.join(found) or 'none'}")
     path = found[chapter.zfill(2)]
     return Book(chapter.zfill(2), path.stem, tuple(cells_of(path.read_text(encoding="utf-8"))[0]))
 

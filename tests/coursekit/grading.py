@@ -9,7 +9,8 @@ from typing import Any
 from nbformat import NotebookNode
 
 from coursekit import ROOT
-from coursekit.exercises import expand, grade_id
+from coursekit.cells import grade_id
+from coursekit.exercises import expand
 from coursekit.grade.judge import Judge, StudentResult
 from coursekit.grade.submission import Book, load_book, read_submission
 from coursekit.source import notebook_from_text

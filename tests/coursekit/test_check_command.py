@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coursekit import check_command
-from coursekit.exercises import hints_of
+from coursekit.cells import hints_of
 from tests.coursekit.grading import BOOK, SLOT, notebook, write
 
 
