@@ -96,6 +96,7 @@ def _free(rng: Random, BlockPool: Any) -> None:
     model = _Model(BlockPool, 8)
     first = model.allocate(3)
     model.allocate(2)
+    model.counted()
     model.free(first)
     model.counted("leak")
     model.allocate(model.num_free)
@@ -113,6 +114,7 @@ def _free(rng: Random, BlockPool: Any) -> None:
 def _refuse(rng: Random, BlockPool: Any) -> None:
     model = _Model(BlockPool, 8)
     ids = model.allocate(rng.choice([5, 6]))
+    model.counted()
     n = model.num_free + 1
     call = f"{model.told()}; pool.allocate({n})"
     _must_raise(partial(model.pool.allocate, n), "OutOfBlocks", "not-refused", call)
@@ -120,6 +122,7 @@ def _refuse(rng: Random, BlockPool: Any) -> None:
     model.counted("half-done")
     model.allocate(model.num_free)
     model.free(ids[:2])
+    model.counted("leak")
     for twice in ([ids[0]], [ids[2], ids[2]], [ids[3], ids[1]]):
         call = f"{model.told()}; pool.free({twice})"
         _must_raise(partial(model.pool.free, list(twice)), "ValueError", "double-free", call)
@@ -192,9 +195,9 @@ class _Table:
         needed, got = -(-tokens // size), len(as_list(self.table.blocks))
         if got != needed:
             key = "late" if got < needed else "wrong-count"
-            if got == len(self.appended):
+            if needed < got == sum(-(-n // size) for n in self.appended):
                 key = "block-per-token"
-            elif got == tokens // size + 1:
+            elif needed < got == tokens // size + 1:
                 key = "early"
             raise Wrong(key, difference(f"{self.told()}: blocks in the table", needed, got))
         if self.table.num_tokens != tokens:
