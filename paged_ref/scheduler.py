@@ -171,8 +171,7 @@ class Scheduler:
         prefilling = self._schedule_decodes(step)
         budget = self.max_num_batched_tokens - len(step.chunks)  # a decode is one token
         for request, sequence in prefilling:
-            if request.status is Status.RUNNING:  # not preempted meanwhile
-                budget = self._prefill(request, sequence, step, budget)
+            budget = self._prefill(request, sequence, step, budget)
         if not step.preempted:
             self._admit_waiting(step, budget)
         return step
@@ -245,12 +244,13 @@ class Scheduler:
             if request.status is not Status.RUNNING:
                 break  # preempted by an older one, and so is everyone after it
             decoding = [sequence for sequence in request.sequences if sequence.needs_slot]
+            if not self._make_room(request, decoding, step):
+                break  # preempted itself, the last one left
             if len(decoding) < len(request.sequences):
                 prefilling += [
                     (request, sequence) for sequence in request.sequences if not sequence.needs_slot
                 ]
-            if self._make_room(request, decoding, step):
-                self._decode(request, decoding, step)
+            self._decode(request, decoding, step)
         return prefilling
 
     def _make_room(self, request: Request, decoding: list[Sequence], step: Step) -> bool:

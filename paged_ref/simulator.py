@@ -52,6 +52,14 @@ class Result:
         """Generated tokens in a simulated second."""
         return self.metrics.generated_tokens / self.simulated_seconds if self.simulated_seconds else 0.0
 
+    @property
+    def token_states(self) -> float:
+        """Share of the pool's slots that held a token, while anyone waited (to compare with `contiguous.Shares`)."""
+        pool = self.metrics.scheduler.pool
+        points = [point for point in self.metrics.history if point.waiting]
+        tokens = sum(point.used_blocks * pool.block_size - point.wasted_slots for point in points)
+        return tokens / (len(points) * pool.num_blocks * pool.block_size) if points else 0.0
+
 
 class Simulator:
     """Runs jobs on a scheduler.

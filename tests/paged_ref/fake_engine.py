@@ -128,6 +128,9 @@ class FakeEngine:
         step = self.scheduler.schedule()
         assert step.num_tokens <= self.scheduler.max_num_batched_tokens
         assert len(step.chunks) <= self.scheduler.max_num_seqs
+        assert not (step.preempted and step.admitted), (
+            "whoever made room for others does not come back at once"
+        )
         assert bool(step.chunks) == had_work, "a step computes something whenever there is anything to do"
         if self.host_storage:
             self.host_storage.load(self.storage, step.swaps_out)
