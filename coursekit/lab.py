@@ -46,10 +46,7 @@ def command(notebook: Path, *, root: Path, port: int | None, browser: bool) -> l
         "jupyterlab",
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{notebook.relative_to(root).as_posix()}",
-        # No question about news, no look for updates or extensions: the page opens clean, without a network.
-        "--LabApp.extension_manager=readonly",
-        "--LabApp.news_url=None",
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        "--LabApp.extension_manager=readonly",  # no look for extensions: the page opens without a network
         "--ServerApp.answer_yes=True",  # one Ctrl-C stops it
     ]
     if port is not None:
@@ -87,6 +84,9 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     line = command(notebook, root=ROOT, port=options.port, browser=not options.no_browser)
+    # Our folder switches off JupyterLab's question about news, and its look for updates.
+    folders = [str(ROOT / "coursekit" / "jupyter"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(folders)
     print(f"Opening {notebook.relative_to(ROOT)} in JupyterLab. Ctrl-C here stops it.", flush=True)
     if sys.platform != "win32":
         os.execv(line[0], line)

@@ -42,10 +42,10 @@ class BlockManager:
         self.host_pool = host_pool
 
     def blocks_to_admit(self, request: Request) -> int:
-        """Free blocks that must be there: those of all its tokens, and one for each sequence that can still grow.
+        """Free blocks that must be there: those of all its tokens, and one for each sequence to grow into.
 
-        Looks at the pool as it is now, cached blocks included: the answer is not to be kept. A cached block that
-        nobody holds counts as needed, because it is one of the free ones.
+        Sequences that a fork is still to make grow too. Looks at the pool as it is now, cached blocks included: the
+        answer is not to be kept. A cached block that nobody holds counts as needed, because it is one of the free ones.
         """
         held_by_others = 0
         if request.status is Status.SWAPPED:
@@ -55,7 +55,7 @@ class BlockManager:
             size = self.pool.block_size
             now = shared + sum(blocks_for(len(s.token_ids), size) - shared for s in request.sequences)
             held_by_others = sum(self.pool.ref_count(entry.block) > 0 for entry in self._match(request))
-        growing = min(now + len(request.sequences), request.most_blocks(self.pool))
+        growing = min(now + request.width, request.most_blocks(self.pool))
         return max(now, growing) - held_by_others
 
     def place(self, request: Request) -> int:

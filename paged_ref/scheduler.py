@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import Counter
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -197,8 +198,21 @@ class Scheduler:
         request.finished.append(sequence)
         self.finished[reason] += 1
         if not request.sequences:
-            self._dequeue(request)
-            request.status = Status.FINISHED
+            self._end(request)
+
+    def replace(self, request: Request, sequences: ListOf[Sequence]) -> None:
+        """Go on with some of the request's sequences and forks of them. The others free their blocks."""
+        for sequence in request.sequences:
+            if sequence not in sequences:
+                sequence.forget_cache()
+        request.sequences = list(sequences)
+
+    def conclude(self, request: Request, finished: ListOf[Sequence]) -> None:
+        """End a request with these results in the place of its sequences, which free their blocks."""
+        self.replace(request, [])
+        request.finished += finished
+        self.finished.update(sequence.finish_reason or "abort" for sequence in finished)
+        self._end(request)
 
     def abort(self, request: Request) -> None:
         """End a request wherever it stands and free everything it holds. Harmless when it has ended."""
@@ -322,6 +336,10 @@ class Scheduler:
         _enqueue(self.waiting, request)
         if status is Status.WAITING:
             self.manager.drop(request)
+
+    def _end(self, request: Request) -> None:
+        self._dequeue(request)
+        request.status = Status.FINISHED
 
     def _dequeue(self, request: Request) -> None:
         queue = self.running if request.status is Status.RUNNING else self.waiting
