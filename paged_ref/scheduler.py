@@ -288,13 +288,15 @@ class Scheduler:
             )
 
     def _prefill(self, request: Request, sequence: Sequence, step: Step, budget: int) -> int:
-        """As many of a sequence's placed tokens as the budget allows; returns what is left of it. Needs no block."""
+        """As many of a sequence's placed tokens as the budget allows; returns what is left of it. Needs no block.
+
+        A sequence may begin with blocks that the request's first one still computes. That one comes first, so there is
+        budget left for the others only if it is computed to its end in this step, and a step writes before it reads.
+        """
         start = sequence.num_computed_tokens
         stop = min(sequence.table.num_tokens, start + budget)
-        # A sequence that begins with blocks which the request's first one still computes waits for it.
-        if stop <= start or request.sequences[0].num_computed_tokens < start:
-            return budget
-        step.chunks.append(Chunk(request, sequence, start, stop))
+        if stop > start:
+            step.chunks.append(Chunk(request, sequence, start, stop))
         return budget - (stop - start)
 
     def _admit_waiting(self, step: Step, budget: int) -> None:

@@ -57,17 +57,6 @@ def next_token(prefix: int, index: int) -> int:
     return hash((prefix, index)) % VOCABULARY
 
 
-class WideRequest(Request):
-    """A request for several sequences, which the engine's own class derives from its sampling parameters."""
-
-    num_samples = 1
-    beams = False
-
-    @property
-    def width(self) -> int:
-        return self.num_samples
-
-
 class FakeEngine:
     """Drives a scheduler and checks contents, limits and invariants in every step."""
 
@@ -97,18 +86,15 @@ class FakeEngine:
         beams: bool = False,
         priority: int = 0,
         salt: str | None = None,
-    ) -> WideRequest:
+    ) -> Request:
         """A request that is not added yet."""
         self.num_requests += 1
-        sampling = SamplingParams(max_tokens=max_tokens, cache_salt=salt)
+        width = {"beam_width": n} if beams and n > 1 else {"n": n}
+        sampling = SamplingParams(max_tokens=max_tokens, cache_salt=salt, **width)
         first = Sequence(list(prompt), len(prompt), BlockTable(self.pool))
-        request = WideRequest(
-            self.num_requests, list(prompt), sampling, max_tokens, [first], priority=priority
-        )
-        request.num_samples, request.beams = n, beams
-        return request
+        return Request(self.num_requests, list(prompt), sampling, max_tokens, [first], priority=priority)
 
-    def add(self, prompt: ListOf[int], max_tokens: int = 4, **options: object) -> WideRequest:
+    def add(self, prompt: ListOf[int], max_tokens: int = 4, **options: object) -> Request:
         request = self.request(prompt, max_tokens, **options)  # type: ignore[arg-type]
         self.scheduler.add(request)
         return request
@@ -198,21 +184,22 @@ class FakeEngine:
         assert found == prefixes(sequence.token_ids[:num_tokens])
 
     def _sample(self, request: Request, sequences: list[Sequence]) -> None:
-        assert isinstance(request, WideRequest)
+        beams = request.sampling.beam_width is not None
         if len(request.sequences) == 1 and not request.finished:
             for index in range(1, request.width):
                 sequences.append(self.scheduler.fork(request, request.sequences[0], index))
-        elif request.beams and len(sequences) == len(request.sequences) > 1:
+        elif beams and len(sequences) == len(request.sequences):
             # Keep the last beam twice and let the first one go, as a beam search does.
-            sequences.append(self.scheduler.fork(request, sequences[-1], request.num_samples))
-            self.scheduler.finish(request, sequences.pop(0), "beam")
+            fork = self.scheduler.fork(request, sequences[-1], sequences[0].index)
+            self.scheduler.replace(request, [*sequences[1:], fork])
+            sequences = list(request.sequences)
         for sequence in sequences:
             sequence.token_ids.append(next_token(prefixes(sequence.token_ids)[-1], sequence.index))
             if sequence.num_new_tokens >= request.max_new_tokens:
                 self.scheduler.finish(request, sequence, "length")
         if request.status is Status.FINISHED:
             self.ended.append(request)
-            if not request.beams:
+            if not beams:
                 for sequence in request.finished:
                     assert sequence.token_ids == alone(request, sequence.index)
 

@@ -6,6 +6,7 @@ token must be found where its table says, in storage whose free blocks are overw
 """
 
 import os
+import random
 from collections import Counter
 
 import hypothesis.strategies as st
@@ -199,10 +200,10 @@ class Requests(RuleBasedStateMachine):
 
     @initialize(
         num_blocks=st.integers(3, 12),
-        size=st.integers(1, 4),
+        size=st.sampled_from([2, 1, 3, 4]),
         caching=st.booleans(),
-        num_host_blocks=st.sampled_from([0, 3, 20]),
-        max_num_seqs=st.integers(1, 6),
+        num_host_blocks=st.sampled_from([20, 3, 0]),
+        max_num_seqs=st.sampled_from([6, 4, 3, 2, 1]),
         more_tokens=st.integers(0, 15),
         watermark=st.sampled_from([0.0, 0.1, 0.3]),
     )
@@ -237,6 +238,14 @@ class Requests(RuleBasedStateMachine):
         except NeverFits:
             done["never"] += 1
 
+    @rule(seed=st.integers(0, 10**6))
+    def crowd(self, seed: int) -> None:
+        """Several ordinary requests at once, so that the pool becomes too small."""
+        rng = random.Random(seed)
+        for _ in range(4):
+            prompt = beginning(rng.randint(1, 9), [rng.randint(0, 1)])
+            self.add(prompt, rng.randint(3, 8), rng.choice([1, 1, 2]), rng.random() < 0.5, rng.choice([0, 1]), None)
+
     @rule(times=st.integers(1, 5))
     def step(self, times: int) -> None:
         for _ in range(times):
@@ -255,7 +264,7 @@ class Requests(RuleBasedStateMachine):
         done["copied"] += len(step.copies)
         done["cached"] += step.cached_tokens
 
-    @precondition(lambda self: len(self.engine.scheduler.running) > 1)
+    @precondition(lambda self: len(self.engine.scheduler.running) > 2)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
         done["abort"] += 1
