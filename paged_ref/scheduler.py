@@ -32,14 +32,13 @@ import math
 from bisect import insort
 from collections import Counter
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
 from .block_pool import BlockPool
 from .block_table import blocks_to_append_each
 from .manager import BlockManager
 from .request import Request, Sequence, Status
+from .step import Chunk, Step
 
 
 class Admission(Enum):
@@ -52,41 +51,6 @@ class Admission(Enum):
 
 class NeverFits(ValueError):
     """The request cannot run in this engine, however long it waits."""
-
-
-class Chunk(NamedTuple):
-    """Tokens start .. stop - 1 of one sequence, computed in one step."""
-
-    request: Request
-    sequence: Sequence
-    start: int
-    stop: int
-
-    @property
-    def samples(self) -> bool:
-        """The chunk ends with the sequence's last token, so the step yields the next one."""
-        return self.stop == len(self.sequence.token_ids)
-
-
-@dataclass
-class Step:
-    """What one step does, in the order in which it is done: swaps out, swaps in, copies, then the chunks.
-
-    Block pairs are (source, destination). `cached_tokens` were found in the prefix cache by the requests admitted.
-    """
-
-    swaps_out: list[tuple[int, int]] = field(default_factory=list)
-    swaps_in: list[tuple[int, int]] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
-    chunks: list[Chunk] = field(default_factory=list)
-    admitted: list[Request] = field(default_factory=list)
-    preempted: list[Request] = field(default_factory=list)
-    cached_tokens: int = 0
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens computed in this step."""
-        return sum(chunk.stop - chunk.start for chunk in self.chunks)
 
 
 class Scheduler:

@@ -25,7 +25,8 @@ from .cost_model import CostModel
 from .metrics import Metrics
 from .request import Request, Sequence
 from .sampling import SamplingParams
-from .scheduler import Scheduler, Step
+from .scheduler import Scheduler
+from .step import Step
 from .workload import Job
 
 

@@ -13,7 +13,8 @@ from paged_ref.block_pool import BlockPool
 from paged_ref.block_table import BlockTable
 from paged_ref.request import Request, Sequence, Status
 from paged_ref.sampling import SamplingParams
-from paged_ref.scheduler import Scheduler, Step
+from paged_ref.scheduler import Scheduler
+from paged_ref.step import Step
 
 GARBAGE = -1
 VOCABULARY = 50
@@ -109,7 +110,7 @@ class FakeEngine:
         return steps
 
     def step(self, fails: bool = False) -> Step:
-        """One step; if it is to fail, half of its writes are done and then recovered from."""
+        """One step; if it is to fail, no block is moved, half of the writes are done, and the step recovered from."""
         had_work = self.scheduler.has_work
         step = self.scheduler.schedule()
         assert step.num_tokens <= self.scheduler.max_num_batched_tokens
@@ -118,11 +119,8 @@ class FakeEngine:
             "whoever made room for others does not come back at once"
         )
         assert bool(step.chunks) == had_work, "a step computes something whenever there is anything to do"
-        if self.host_storage:
-            self.host_storage.load(self.storage, step.swaps_out)
-            self.storage.overwrite_unused(self.pool)
-            self.storage.load(self.host_storage, step.swaps_in)
-        self.storage.load(self.storage, step.copies)
+        if not fails:
+            self.move_blocks(step)
         for chunk in step.chunks[: len(step.chunks) // 2] if fails else step.chunks:
             values = prefixes(chunk.sequence.token_ids)
             for i in range(chunk.start, chunk.stop):
@@ -142,13 +140,25 @@ class FakeEngine:
             for request in dict.fromkeys(chunk.request for chunk in sampling):
                 self._sample(request, [chunk.sequence for chunk in sampling if chunk.request is request])
         self.check()
-        self.storage.overwrite_unused(self.pool)
+        self.overwrite_unused()
         return step
+
+    def overwrite_unused(self) -> None:
+        self.storage.overwrite_unused(self.pool)
+        if self.host_storage and self.scheduler.manager.host_pool:
+            self.host_storage.overwrite_unused(self.scheduler.manager.host_pool)
+
+    def move_blocks(self, step: Step) -> None:
+        if self.host_storage:
+            self.host_storage.load(self.storage, step.swaps_out)
+            self.storage.overwrite_unused(self.pool)
+            self.storage.load(self.host_storage, step.swaps_in)
+        self.storage.load(self.storage, step.copies)
 
     def abort(self, request: Request) -> None:
         self.scheduler.abort(request)
         self.check()
-        self.storage.overwrite_unused(self.pool)
+        self.overwrite_unused()
 
     def check(self) -> None:
         self.scheduler.check()

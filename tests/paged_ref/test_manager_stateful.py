@@ -244,7 +244,9 @@ class Requests(RuleBasedStateMachine):
         rng = random.Random(seed)
         for _ in range(4):
             prompt = beginning(rng.randint(1, 9), [rng.randint(0, 1)])
-            self.add(prompt, rng.randint(3, 8), rng.choice([1, 1, 2]), rng.random() < 0.5, rng.choice([0, 1]), None)
+            self.add(
+                prompt, rng.randint(3, 8), rng.choice([1, 1, 2]), rng.random() < 0.5, rng.choice([0, 1]), None
+            )
 
     @rule(times=st.integers(1, 5))
     def step(self, times: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 from paged_ref.block_pool import BlockPool
 from paged_ref.request import Status
 from paged_ref.scheduler import Admission, NeverFits, Scheduler
+from paged_ref.step import Step
 from tests.paged_ref.fake_engine import FakeEngine, alone
 
 
@@ -265,6 +266,28 @@ def test_the_token_budget_holds_when_a_swapped_request_both_decodes_and_prefills
         engine.add(tokens(7), max_tokens=7, n=2, priority=priority)
         engine.step()
     engine.run()  # every step asserts its budget
+
+
+def test_a_swapped_request_waits_until_all_its_decodes_fit_the_token_budget() -> None:
+    engine = FakeEngine(
+        num_blocks=40,
+        block_size=4,
+        caching=False,
+        num_host_blocks=40,
+        max_num_seqs=4,
+        max_num_batched_tokens=4,
+    )
+    samples = engine.add(tokens(4), max_tokens=6, n=2)
+    engine.step()
+    engine.step()
+    preemption = Step()
+    engine.scheduler._preempt(samples, preemption)
+    engine.move_blocks(preemption)
+    long = engine.add(tokens(12, first=20), priority=-1)
+    step = engine.step()
+    assert [chunk.request for chunk in step.chunks] == [long]
+    assert samples.status is Status.SWAPPED
+    engine.run()
 
 
 @pytest.mark.parametrize(
