@@ -4,8 +4,7 @@ A step computes a flat batch of tokens. The scheduler fills it under two limits,
 `max_num_seqs` sequences, in this order:
 
 1. every decoding sequence gets its next token. If the pool cannot give a block for it, the *latest* request is
-   preempted
-   until it can: requests go from the oldest to the youngest, so a victim has not been served yet in this step;
+   preempted until it can: requests go from the oldest to the youngest, so a victim has not been served yet;
 2. prefills under way get what is left of the token budget, oldest first: a long prompt is computed in chunks and
    never stops the decodes;
 3. if nobody was preempted, waiting requests are admitted, oldest first, and none overtakes another.
@@ -20,10 +19,10 @@ requests cannot preempt each other. It answers
     NEVER   the pool is too small for the longest it can become, however long it waits: raised by `add`
 
 Why it always goes on: the oldest running request is never preempted while another runs, and `NEVER` makes sure that
-alone it fits. So each step computes at least one token of it; when nothing runs, the pool is free and the
-oldest waiting request is admitted. (PagedAttention paper, section 4.5: gang scheduling of a request's
-sequences, first come first served, preemption by swap or recompute; the one-number view of a sequence's
-progress is vLLM V1's; chunked prefill is Sarathi-Serve's.)
+alone it fits. So each step computes at least one token of it; when nothing runs, the pool is free and the oldest
+waiting request is admitted. (PagedAttention paper, section 4.5: gang scheduling of a request's sequences, first come
+first served, preemption by swap or recompute. The one-number view of a sequence's progress is vLLM V1's; chunked
+prefill is Sarathi-Serve's.)
 """
 
 from __future__ import annotations

@@ -179,6 +179,29 @@ def test_admission_asks_for_the_prompt_and_one_block_to_grow() -> None:
     assert scheduler.admission(engine.request(tokens(30), max_tokens=4)) is Admission.NEVER
 
 
+def test_cached_blocks_that_others_hold_are_not_needed_again() -> None:
+    engine = FakeEngine(num_blocks=8, block_size=4)
+    engine.add(tokens(8), max_tokens=9)
+    engine.step()
+    request = engine.request(tokens(11), max_tokens=6)  # three blocks, two of which the first one holds, and one more
+    for num_free, answer in ((2, Admission.OK), (1, Admission.LATER)):
+        held = engine.pool.allocate(engine.pool.num_free - num_free)
+        assert engine.scheduler.admission(request) is answer
+        engine.pool.free(held)
+
+
+def test_cached_blocks_that_nobody_holds_are_among_the_free_ones_and_needed() -> None:
+    engine = FakeEngine(num_blocks=8, block_size=4)
+    engine.add(tokens(8), max_tokens=1)
+    engine.run()
+    request = engine.request(tokens(11), max_tokens=6)
+    for num_free, answer in ((4, Admission.OK), (3, Admission.LATER)):
+        held = engine.pool.allocate(engine.pool.num_free - num_free)
+        assert len(engine.scheduler.manager._match(request)) == 2
+        assert engine.scheduler.admission(request) is answer
+        engine.pool.free(held)
+
+
 def test_a_request_that_cannot_grow_needs_no_block_to_grow_into() -> None:
     engine = FakeEngine(num_blocks=8, block_size=4, caching=False)
     assert engine.scheduler.manager.blocks_to_admit(engine.request(tokens(9), max_tokens=4)) == 3
