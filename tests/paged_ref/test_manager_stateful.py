@@ -1,11 +1,10 @@
-"""Random lives of pool, tables, prefix cache and scheduler; with PAGED_REF_FULL=1 10^5 operations of each machine.
+"""Random lives of pool, tables, prefix cache and scheduler; with --full 10^5 operations of each machine.
 
 Two machines draw operations. `Tables` uses pool, tables and prefix cache as a hand-written manager would;
 `Requests` uses the scheduler through a fake engine. After every operation all invariants are checked, and every
 token must be found where its table says, in storage whose free blocks are overwritten (see `fake_engine`).
 """
 
-import os
 import random
 from collections import Counter
 
@@ -26,14 +25,17 @@ from paged_ref.prefix_cache import PrefixCache, chained_key
 from paged_ref.scheduler import NeverFits
 from tests.paged_ref.fake_engine import FakeEngine, Storage, prefixes
 
-FULL = os.environ.get("PAGED_REF_FULL") == "1"
-PROFILE = settings(
-    max_examples=1400 if FULL else 100,
-    stateful_step_count=100 if FULL else 50,
-    deadline=None,
-    derandomize=not FULL,
-    suppress_health_check=list(HealthCheck),
-)
+
+def profile(full: bool) -> settings:
+    return settings(
+        max_examples=1400 if full else 100,
+        stateful_step_count=100 if full else 50,
+        deadline=None,
+        derandomize=not full,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
 done: Counter[str] = Counter()
 
 
@@ -279,19 +281,19 @@ class Requests(RuleBasedStateMachine):
             self.engine.run()
 
 
-def test_tables_pool_and_prefix_cache() -> None:
+def test_tables_pool_and_prefix_cache(full: bool) -> None:
     done.clear()
-    run_state_machine_as_test(Tables, settings=PROFILE)
+    run_state_machine_as_test(Tables, settings=profile(full))
     kinds = ("new", "append", "fork", "release", "publish", "swap", "misuse", "hit")
     assert all(done[kind] for kind in kinds), done
-    if FULL:
+    if full:
         assert sum(done[kind] for kind in kinds if kind != "hit") >= 10**5
 
 
-def test_requests() -> None:
+def test_requests(full: bool) -> None:
     done.clear()
-    run_state_machine_as_test(Requests, settings=PROFILE)
+    run_state_machine_as_test(Requests, settings=profile(full))
     events = ("never", "preempted", "swapped in", "copied", "cached")
     assert all(done[event] for event in events), done
-    if FULL:
+    if full:
         assert done["add"] + done["step"] + done["abort"] >= 10**5
