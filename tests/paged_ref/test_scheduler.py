@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from paged_ref.block_pool import BlockPool
+from paged_ref.block_pool import BlockPool, OutOfBlocks
 from paged_ref.request import Status
 from paged_ref.scheduler import Admission, NeverFits, Scheduler
 from paged_ref.step import Step
@@ -183,7 +183,9 @@ def test_cached_blocks_that_others_hold_are_not_needed_again() -> None:
     engine = FakeEngine(num_blocks=8, block_size=4)
     engine.add(tokens(8), max_tokens=9)
     engine.step()
-    request = engine.request(tokens(11), max_tokens=6)  # three blocks, two of which the first one holds, and one more
+    request = engine.request(
+        tokens(11), max_tokens=6
+    )  # three blocks, two of which the first one holds, and one more
     for num_free, answer in ((2, Admission.OK), (1, Admission.LATER)):
         held = engine.pool.allocate(engine.pool.num_free - num_free)
         assert engine.scheduler.admission(request) is answer
@@ -258,6 +260,26 @@ def test_the_same_request_seen_from_the_pool() -> None:
         engine.step()
         used.append(engine.pool.num_used)
     assert used == [2, 2, 2, 0]  # slots for tokens 0..8: the last token never gets one
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_placing_a_request_fails_whole(n: int) -> None:
+    engine = FakeEngine(num_blocks=6, block_size=4)
+    engine.add(tokens(8), max_tokens=1)
+    engine.run()
+    manager, pool = engine.scheduler.manager, engine.pool
+    request = engine.request(tokens(11), max_tokens=9, n=n)
+    for index in range(1, n):  # as if it had been preempted after its fork
+        request.sequences.append(request.sequences[0].fork(index))
+    for sequence in request.sequences:
+        sequence.token_ids += [20] * 3
+    pool.allocate(pool.num_free - 3)
+    with pytest.raises(OutOfBlocks):
+        manager.place(request)
+    assert pool.num_free == 3
+    assert len(manager._match(request)) == 2, "what was found is still there"
+    assert all(not s.table.blocks and s.num_computed_tokens == 0 for s in request.sequences)
+    pool.check()
 
 
 # ---- chunked prefill and the token budget
