@@ -4,7 +4,7 @@
 either writes, one of the two additions is lost:
 
     thread A    reads 1                writes 2
-    thread B             reads 1                 writes 2        two holders came, the count says one
+    thread B             reads 1                 writes 2        two holders came, the count rose by one
 
 The block is then freed while somebody holds it, and two sequences write into one block. The same happens to the
 free queue's links, so it is the whole operation, not only the count, that one thread at a time must do. Engines
