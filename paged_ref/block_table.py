@@ -69,9 +69,8 @@ class BlockTable:
                 self.blocks[-1] = own
                 self.pending_copies.append((shared, own))
             else:
-                self.pool.forget(
-                    self.blocks[-1]
-                )  # cached if this is a fork of part of it, and the rest is gone
+                # It may be cached: as a fork of a full block's beginning, whose other holders are gone.
+                self.pool.forget(self.blocks[-1])
         self.blocks += new
         self.num_tokens += num_tokens
 
