@@ -146,9 +146,8 @@ class BlockTable:
         size = self.pool.block_size
         slots: list[int] = []
         while start < stop:
-            end = min(
-                stop, start - start % size + size
-            )  # the rest of one block, whose slots lie side by side
+            # The rest of one block, whose slots lie side by side.
+            end = min(stop, start - start % size + size)
             first = self.blocks[start // size] * size + start % size
             slots += range(first, first + end - start)
             start = end

@@ -275,9 +275,8 @@ class Scheduler:
             request.status = Status.RUNNING
             _enqueue(self.running, request)
             step.admitted.append(request)
-            decoding = [
-                sequence for sequence in request.sequences if sequence.needs_slot
-            ]  # if it was swapped out
+            # Only a request that comes back from the host may decode at once.
+            decoding = [sequence for sequence in request.sequences if sequence.needs_slot]
             prefilling = [sequence for sequence in request.sequences if not sequence.needs_slot]
             self._decode(request, decoding, step)
             budget -= len(decoding)

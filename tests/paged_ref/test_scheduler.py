@@ -183,9 +183,8 @@ def test_cached_blocks_that_others_hold_are_not_needed_again() -> None:
     engine = FakeEngine(num_blocks=8, block_size=4)
     engine.add(tokens(8), max_tokens=9)
     engine.step()
-    request = engine.request(
-        tokens(11), max_tokens=6
-    )  # three blocks, two of which the first one holds, and one more
+    # Three blocks, two of which the first request holds, and one to grow into.
+    request = engine.request(tokens(11), max_tokens=6)
     for num_free, answer in ((2, Admission.OK), (1, Admission.LATER)):
         held = engine.pool.allocate(engine.pool.num_free - num_free)
         assert engine.scheduler.admission(request) is answer
