@@ -15,11 +15,12 @@ step; `run` does the arithmetic, once a layer. `paged_attention` is both, with e
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from .validate import Batch, check_arguments, check_batch, is_torch
 
-BACKENDS = {"numpy": "numpy_gather", "torch": "torch_paged"}
+BACKENDS = {"numpy": "numpy_gather", "torch": "torch_paged", "numba": "numba_paged"}
 
 
 class Plan(Protocol):
@@ -65,7 +66,7 @@ def paged_attention(
         scale: multiplies the scores; default head_dim ** -0.5.
         sliding_window: a query sees only the last `sliding_window` tokens, itself included. None: all.
         softcap: scores become softcap * tanh(score / softcap), after scaling. None: no cap.
-        backend: "auto", "numpy" or "torch".
+        backend: "auto", "numpy", "torch", "numba" (CPU) or "triton" (GPU; on a CPU its interpreter, for study).
         validate: check the contents of the integer arrays. Turn it off only where they were checked before.
 
     Returns:
@@ -74,19 +75,31 @@ def paged_attention(
     Raises:
         ValueError: an argument that does not fit, named with the place: `block_tables[2, 5] = 4711, but …`.
     """
-    check_arguments(query, key_cache, value_cache, block_tables, seq_lens, query_start_loc, sliding_window, softcap)
+    check_arguments(
+        query, key_cache, value_cache, block_tables, seq_lens, query_start_loc, sliding_window, softcap
+    )
     batch = Batch.of(block_tables, seq_lens, query_start_loc)
     block_size = key_cache.shape[1]
     if validate:
         check_batch(batch, num_tokens=query.shape[0], num_blocks=key_cache.shape[0], block_size=block_size)
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    how = (scale, sliding_window, softcap)
     backend = choose_backend(query) if backend == "auto" else backend
-    device = query.device if is_torch(query) else None
-    return plan(batch, block_size, backend, device).run(query, key_cache, value_cache, scale, sliding_window, softcap)
+    if is_torch(query) or backend == "numpy":
+        device = query.device if is_torch(query) else None
+        return plan(batch, block_size, backend, device).run(query, key_cache, value_cache, *how)
+    import torch
+
+    tensors = (torch.from_numpy(array) for array in (query, key_cache, value_cache))  # views, not copies
+    return plan(batch, block_size, backend, torch.device("cpu")).run(*tensors, *how).numpy()
 
 
 def choose_backend(query: Any) -> str:
-    """What "auto" means for this kind of array."""
+    """What "auto" means for this array: Triton on a GPU; on a CPU numba where it is installed, else torch or NumPy."""
+    if is_torch(query) and query.is_cuda:
+        return "triton"
+    if find_spec("numba") is not None and find_spec("torch") is not None:
+        return "numba"
     return "torch" if is_torch(query) else "numpy"
 
 

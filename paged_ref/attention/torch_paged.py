@@ -21,9 +21,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from .validate import Batch
 
 
-def plan(batch: Batch, block_size: int, device: Any = None) -> TorchPlan:
-    """Sort the batch into decodes and others, and turn every token position into a slot index, on the device."""
-    query_lens = batch.query_lens
+def plan(batch: Batch, block_size: int, device: Any = None, only: np.ndarray | None = None) -> TorchPlan:
+    """Sort the batch into decodes and others, and turn every token position into a slot index, on the device.
+
+    only: [num_seqs] bool, the sequences to attend; the rows of all others stay unwritten in the result.
+    """
+    query_lens = batch.query_lens if only is None else np.where(only, batch.query_lens, 0)
     decodes = np.flatnonzero(query_lens == 1)
     parts = [_Part.of(batch, decodes, block_size, device)] if len(decodes) else []
     for i in np.flatnonzero(query_lens > 1):
@@ -52,8 +55,12 @@ class _Part:
         position = np.arange(seq_lens.max())
         exists = position < seq_lens[:, None]
         block = batch.block_tables[seqs][:, : len(position) // block_size + 1]
-        block = np.take(block.astype(np.int64), np.minimum(position // block_size, block.shape[1] - 1), axis=1)
-        slots = np.where(exists, block * block_size + position % block_size, 0)  # padding reads slot 0, then is masked
+        block = np.take(
+            block.astype(np.int64), np.minimum(position // block_size, block.shape[1] - 1), axis=1
+        )
+        slots = np.where(
+            exists, block * block_size + position % block_size, 0
+        )  # padding reads slot 0, then is masked
         query_position = (seq_lens[:, None] - q + np.arange(q))[:, :, None]
         arrays = (rows.ravel(), slots.ravel(), query_position, position, seq_lens[:, None, None])
         return cls(*(torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays))

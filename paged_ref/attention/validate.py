@@ -69,7 +69,9 @@ def check_arguments(
         integers["query_start_loc"] = query_start_loc
     for name, array in {**arrays, **integers}.items():
         if not hasattr(array, "dtype") or not hasattr(array, "shape"):
-            raise ValueError(f"{name} is a {type(array).__name__}: it must be a NumPy array or a torch tensor")
+            raise ValueError(
+                f"{name} is a {type(array).__name__}: it must be a NumPy array or a torch tensor"
+            )
     for name, array in arrays.items():
         if is_torch(array) != is_torch(query):
             raise ValueError(f"{name} is a {_kind(array)}, but query is a {_kind(query)}: use one kind")
@@ -102,7 +104,9 @@ def _check_shapes(
     query: Any, key_cache: Any, value_cache: Any, block_tables: Any, seq_lens: Any, query_start_loc: Any
 ) -> None:
     if tuple(key_cache.shape) != tuple(value_cache.shape):
-        raise ValueError(f"key_cache has shape {tuple(key_cache.shape)}, value_cache {tuple(value_cache.shape)}")
+        raise ValueError(
+            f"key_cache has shape {tuple(key_cache.shape)}, value_cache {tuple(value_cache.shape)}"
+        )
     _, num_heads, head_dim = query.shape
     _, block_size, num_kv_heads, cache_head_dim = key_cache.shape
     if min(num_heads, head_dim, block_size, num_kv_heads) < 1:
@@ -113,10 +117,14 @@ def _check_shapes(
         raise ValueError(f"{num_heads} query heads cannot be shared out evenly over {num_kv_heads} KV heads")
     num_seqs = seq_lens.shape[0]
     if block_tables.shape[0] != num_seqs:
-        raise ValueError(f"block_tables has {block_tables.shape[0]} rows, but seq_lens has {num_seqs} sequences")
+        raise ValueError(
+            f"block_tables has {block_tables.shape[0]} rows, but seq_lens has {num_seqs} sequences"
+        )
     if query_start_loc is None:
         if query.shape[0] != num_seqs:
-            raise ValueError(f"query has {query.shape[0]} tokens for {num_seqs} sequences: pass query_start_loc")
+            raise ValueError(
+                f"query has {query.shape[0]} tokens for {num_seqs} sequences: pass query_start_loc"
+            )
     elif tuple(query_start_loc.shape) != (num_seqs + 1,):
         raise ValueError(
             f"query_start_loc has shape {tuple(query_start_loc.shape)}: for {num_seqs} sequences it must be [{num_seqs + 1}]"
@@ -132,10 +140,14 @@ def check_batch(batch: Batch, num_tokens: int, num_blocks: int, block_size: int)
         )
     if (query_lens < 0).any():
         i = int(np.argmax(query_lens < 0))
-        raise ValueError(f"query_start_loc falls from {starts[i]} to {starts[i + 1]} at sequence {i}: it must not fall")
+        raise ValueError(
+            f"query_start_loc falls from {starts[i]} to {starts[i + 1]} at sequence {i}: it must not fall"
+        )
     if (seq_lens < query_lens).any():
         i = int(np.argmax(seq_lens < query_lens))
-        raise ValueError(f"seq_lens[{i}] = {seq_lens[i]}, but sequence {i} has {query_lens[i]} query tokens in this call")
+        raise ValueError(
+            f"seq_lens[{i}] = {seq_lens[i]}, but sequence {i} has {query_lens[i]} query tokens in this call"
+        )
     width = batch.block_tables.shape[1]
     needed = -(-seq_lens.astype(np.int64) // block_size)
     if (needed > width).any():
