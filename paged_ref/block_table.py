@@ -21,6 +21,9 @@ blocks; a slot that `append` returns belongs to no other table. (PagedAttention 
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from .block_pool import BlockPool, blocks_for
 
 
@@ -138,3 +141,50 @@ class BlockTable:
     def _writes_to_shared_block(self) -> bool:
         partly_full = self.num_tokens % self.pool.block_size != 0
         return partly_full and self.pool.ref_count(self.blocks[-1]) > 1
+
+
+def blocks_to_append_each(tables: Iterable[BlockTable]) -> int:
+    """How many blocks the pool must have for one more token in each of these tables, one after the other.
+
+    Exact where tables share a partly full block: with k holders that all append, k - 1 copy it and the last one,
+    by then its only holder, does not.
+    """
+    needed = 0
+    left: Counter[int] = Counter()  # holders that a shared block will have lost by the time it is looked at
+    for table in tables:
+        grows = table.num_tokens % table.pool.block_size == 0
+        if grows:
+            needed += 1
+            continue
+        last = table.blocks[-1]
+        if table.pool.ref_count(last) - left[last] > 1:
+            needed += 1
+            left[last] += 1
+    return needed
+
+
+def move_tables(tables: Iterable[BlockTable], destination: BlockPool) -> list[tuple[int, int]]:
+    """Move tables to another pool (a swap), and return which block is to be copied where.
+
+    Blocks that the tables share stay shared. All-or-nothing. The tables' blocks in the old pool are free afterwards,
+    so the copies must be performed before anything is written there.
+
+    Raises:
+        OutOfBlocks: the destination has too few free blocks; nothing changed.
+        RuntimeError: a table has pending copies, so its contents are not complete.
+    """
+    tables = list(tables)
+    for table in tables:
+        if table.pending_copies:
+            raise RuntimeError(f"perform the pending copies {table.pending_copies} before the table moves")
+    sources = list(dict.fromkeys(block for table in tables for block in table.blocks))
+    moved = dict(zip(sources, destination.allocate(len(sources)), strict=True))
+    holders = Counter(block for table in tables for block in table.blocks)
+    for block, count in holders.items():
+        for _ in range(count - 1):
+            destination.share([moved[block]])
+    for table in tables:
+        old, table.blocks = table.blocks, [moved[block] for block in table.blocks]
+        table.pool.free(reversed(old))
+        table.pool = destination
+    return list(moved.items())

@@ -1,0 +1,336 @@
+#!/usr/bin/env python3
+"""The course's one command: sets everything up beside itself, then does what its first word says.
+
+    python3 course.py lab       set up, fetch the model, open JupyterLab on the first notebook
+    python3 course.py test      set up, run every test and validate every notebook
+
+Needs Python 3.11 and a network, nothing else. What must hold:
+
+- The stamp in `.venv` exists only while `.venv` is complete: it is removed before anything changes and
+  written last, in one rename. So a set-up stopped at any moment, even by kill -9, is made again.
+- One set-up at a time. The lock is a file lock that pip inherits, so it also outlives a killed course.py for
+  as long as its pip does.
+- With a matching stamp, nothing is started but the word itself.
+
+Every line must be readable to Python 3.6 (no `match`, no `:=`), so that an old Python gets as far as the
+check below.
+"""
+
+import sys
+
+OLDEST_PYTHON = (3, 11)
+NEWEST_PYTHON = (3, 14)  # the newest for which every pinned package has wheels
+
+
+def python_problem(version):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - runs on old Pythons
+    """What is wrong with this version of Python, in one sentence, or None."""
+    if tuple(version[:2]) >= OLDEST_PYTHON:
+        return None
+    return "course.py: the course needs Python {}.{} or newer, and this is Python {}.{}: {}".format(
+        *OLDEST_PYTHON,
+        *version[:2],
+        "install a newer one from python.org or your system's packages and name it: python3.12 course.py lab",
+    )
+
+
+if __name__ == "__main__" and python_problem(sys.version_info):
+    sys.exit(python_problem(sys.version_info))
+
+import errno
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+STAMP = VENV / "course-stamp.json"
+LOCK = VENV / "course-lock"
+INDEX = VENV / "course-torch-index"  # what --torch-index said last; survives a set-up that is made again
+LOG = VENV / "course-setup.log"
+
+REQUIREMENT = ".[lab,test]"
+CONSTRAINTS = "constraints.txt"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+NEEDS_MODEL = ("lab", "test", "bench")
+
+HELP = f"""usage: python3 course.py WORD [ARGUMENTS] [--torch-index URL]
+
+  lab [CHAPTER] [--no-browser] [--port N]   open JupyterLab on the first notebook, or on a chapter's (lab 7)
+  test [--fast] [-- PYTEST ARGUMENTS]       run every test and validate every notebook
+  doctor                                    tell whether this machine is ready, by running a kernel on it
+  help                                      list every word; WORD --help explains one
+
+The first start makes .venv here and installs the course into it; later starts take a moment. Ctrl-C stops it;
+the same command goes on.
+
+  --torch-index URL   take PyTorch from this index, for instance its much smaller CPU builds:
+                      {CPU_INDEX}
+                      The choice is remembered; `--torch-index default` takes it back.
+"""
+
+
+class SetupError(Exception):
+    """Set-up cannot go on. The message is one sentence: what is wrong and what to do."""
+
+
+# ----------------------------------------------------------------------------------------------- the set-up
+
+
+def wanted_stamp(torch_index: str) -> dict[str, str]:
+    """Everything a finished `.venv` depends on. Equal stamps: nothing to do."""
+    stamp = {"folder": str(ROOT), "python": sys.version.split()[0], "torch_index": torch_index}
+    for name in ("pyproject.toml", CONSTRAINTS):
+        stamp[name] = hashlib.sha256((ROOT / name).read_bytes()).hexdigest()
+    return stamp
+
+
+def read_stamp() -> dict[str, str] | None:
+    """The stamp of the set-up in `.venv`, or None if there is no finished one."""
+    try:
+        stamp = json.loads(STAMP.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return stamp if isinstance(stamp, dict) and PYTHON.exists() else None
+
+
+def chosen_index(argument: str | None) -> str:
+    """The index to take torch from ("" is pip's own): this command's, else the one chosen before."""
+    if argument is None:
+        return INDEX.read_text(encoding="utf-8") if INDEX.exists() else ""
+    if argument != "default" and "://" not in argument:
+        raise SetupError(
+            f"--torch-index needs a URL such as {CPU_INDEX}, or the word default, not {argument!r}."
+        )
+    return "" if argument == "default" else argument
+
+
+def set_up(torch_index: str, lock: IO[str]) -> None:
+    """Make `.venv` complete: bring a finished one up to date, or start afresh."""
+    start = time.monotonic()
+    wanted, old = wanted_stamp(torch_index), read_stamp()
+    if old == wanted:  # another course.py did it while this one waited for the lock
+        return
+    STAMP.unlink(missing_ok=True)
+    INDEX.write_text(torch_index, encoding="utf-8")
+    if not old or any(old.get(key) != wanted[key] for key in ("folder", "python", "torch_index")):
+        clear(VENV)
+        check_machine(torch_index)
+        show("1/3  Making a Python environment in .venv, so that nothing else on this machine changes")
+        run_step([sys.executable, "-m", "venv", str(VENV)], lock)
+    show(f"2/3  Installing the course's packages, at the exact versions in {CONSTRAINTS}")
+    pip = [str(PYTHON), "-I", "-m", "pip", "install", "--no-input", "--constraint", CONSTRAINTS]
+    if torch_index:
+        run_step([*pip, "--no-deps", "--index-url", torch_index, "torch"], lock)
+    run_step([*pip, "--editable", REQUIREMENT], lock)
+    partial = STAMP.with_suffix(".part")
+    partial.write_text(json.dumps(wanted, indent=1), encoding="utf-8")
+    partial.replace(STAMP)
+    show(f"     Set up in {time.monotonic() - start:.0f} s.")
+
+
+def clear(folder: Path) -> None:
+    """Empty `.venv`, but for the lock that is held and the chosen index."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path not in (LOCK, INDEX):
+            path.unlink()
+
+
+def check_machine(torch_index: str) -> None:
+    """Find what would make the set-up fail, before it starts; announce a large download."""
+    if not (importlib.util.find_spec("ensurepip") and importlib.util.find_spec("venv")):
+        raise SetupError(
+            "this Python cannot make environments (it has no ensurepip): on Debian and Ubuntu run\n"
+            "    sudo apt install python3-venv\n"
+            "elsewhere install Python from python.org; then run the same command again."
+        )
+    folders = os.environ.get("PIP_FIND_LINKS", "").split()  # a CPU build lying there is the one pip takes
+    cpu_build = torch_index or any(any(Path(folder).glob("torch-*+cpu*.whl")) for folder in folders)
+    large = sys.platform == "linux" and not cpu_build
+    needed, free = (8 if large else 3), shutil.disk_usage(ROOT).free / 1e9
+    smaller = f" (3 GB do with --torch-index {CPU_INDEX})" if large else ""
+    if free < needed:
+        raise SetupError(
+            f"the set-up takes up to {needed} GB{smaller} and {ROOT} has {free:.1f} GB free: make room, or "
+            "move the course to another disk, and run the same command again."
+        )
+    if large:
+        show(
+            "PyTorch for Linux brings NVIDIA's libraries: up to 4 GB to download, up to 8 GB on disk.\n"
+            "Without an NVIDIA GPU, press Ctrl-C and take its CPU build (0.2 GB) instead:\n"
+            f"    python3 course.py lab --torch-index {CPU_INDEX}"
+        )
+
+
+@contextmanager
+def only_one() -> Iterator[IO[str]]:
+    """Hold the folder's lock; wait for it while another course.py has it."""
+    VENV.mkdir(exist_ok=True)
+    with LOCK.open("a") as lock:
+        if not lock_now(lock):
+            show("Another course.py is setting up this folder: waiting for it. Ctrl-C stops waiting.")
+            while not lock_now(lock):
+                time.sleep(0.3)
+        yield lock
+
+
+def lock_now(lock: IO[str]) -> bool:
+    """Take the lock if it is free."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(lock.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+            return False
+        raise
+    return True
+
+
+# ------------------------------------------------------------------------------------------ one step, visibly
+
+
+def show(text: str, end: str = "\n") -> None:
+    """Print at once, also when the output goes to a file."""
+    print(text, end=end, flush=True)
+
+
+def run_step(command: list[str], lock: IO[str]) -> None:
+    """Run a command, showing its latest line and the seconds so far; on failure raise SetupError."""
+    environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_USER="0", PYTHONUNBUFFERED="1")
+    options: dict[str, Any] = {} if os.name == "nt" else {"pass_fds": [lock.fileno()]}
+    options.update(cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    process = subprocess.Popen(command, stderr=subprocess.STDOUT, text=True, errors="replace", **options)
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(process.stdout or []), daemon=True)
+    reader.start()
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns - 1
+    start = shown = time.monotonic()
+    try:
+        while process.poll() is None:
+            time.sleep(0.05)
+            now = time.monotonic()
+            if now - shown > (0.2 if terminal else 10):
+                shown = now
+                text = f"     {now - start:4.0f} s  {lines[-1].strip() if lines else ''}"
+                show("\r" + text[:width].ljust(width) if terminal else text, end="" if terminal else "\n")
+    finally:
+        if process.poll() is None:  # Ctrl-C: take the step down with us
+            process.terminate()
+        process.wait()
+        reader.join(5)
+        if terminal:
+            show("\r" + " " * width, end="\r")
+        with LOG.open("a", encoding="utf-8") as log:
+            log.write(f"$ {' '.join(command)}\n{''.join(lines)}\n")
+    if process.returncode != 0:
+        raise SetupError(explain("".join(lines)))
+
+
+NO_NETWORK = (
+    "name resolution", "Failed to establish", "Max retries", "NewConnectionError", "ConnectTimeout",
+    "timed out", "ProxyError", "SSLError", "nodename nor servname", "getaddrinfo failed", "unreachable",
+)  # fmt: skip
+
+
+def explain(output: str) -> str:
+    """One sentence about a step that failed, from what it printed."""
+
+    def said(*phrases: str) -> bool:
+        return any(phrase in output for phrase in phrases)
+
+    if said("No space left on device", "Disk quota exceeded"):
+        return disk_full()
+    if said(*NO_NETWORK):
+        return (
+            "pip could not reach its package index: check the network (behind a proxy, set HTTPS_PROXY) and "
+            "run the same command again."
+        )
+    if said("No matching distribution") and sys.version_info[:2] > NEWEST_PYTHON:
+        newest = ".".join(map(str, NEWEST_PYTHON))
+        return f"this Python is too new for some packages: start the course with python{newest} or older."
+    if said("Permission denied", "Read-only file system"):
+        return f"pip may not write in {VENV}: copy the course into a folder of your own and run it there."
+    text = [line.strip() for line in output.splitlines() if line.strip()] or ["it printed nothing"]
+    last = [line for line in text if line.lower().startswith("error")] or text
+    return f"a step of the set-up failed ({last[-1]}): {LOG} holds all it said; the same command tries again."
+
+
+def disk_full() -> str:
+    """The same sentence, whether pip met the end of the disk or we did."""
+    return (
+        f"the disk is full: make room in {ROOT} and in the temporary folder, and run the same command again."
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def parse(arguments: list[str]) -> tuple[str, list[str], str | None]:
+    """Split off the word and --torch-index; everything else belongs to the word."""
+    index, rest = None, []
+    remaining = iter(arguments)
+    for argument in remaining:
+        name, equals, value = argument.partition("=")
+        if name == "--torch-index":
+            index = value if equals else next(remaining, "")
+        else:
+            rest.append(argument)
+    return (rest[0] if rest else "--help"), rest[1:], index
+
+
+def main(arguments: list[str]) -> int:
+    """Set up what is missing, then become `python -m coursekit WORD ...` in the course's environment."""
+    word, rest, argument = parse(arguments)
+    finished = read_stamp()
+    if word in ("-h", "--help") or (not finished and (word == "help" or {"-h", "--help"} & set(rest))):
+        show(HELP)
+        return 0
+    from coursekit.__main__ import check_word  # the standard library only: a wrong word need not wait for pip
+
+    problem = check_word(word)
+    if problem:
+        raise SetupError(problem)
+    torch_index = chosen_index(argument)
+    fresh = finished != wanted_stamp(torch_index)
+    if fresh:
+        with only_one() as lock:
+            set_up(torch_index, lock)
+        show("3/3  Fetching the model, once, into this user's cache")
+    if (fresh or word in NEEDS_MODEL) and subprocess.call([str(PYTHON), "-m", "paged_ref.weights"]) != 0:
+        show("The model is missing: chapters 0 and 7 need it; the next start tries to fetch it again.")
+    command = [str(PYTHON), "-m", "coursekit", word, *rest]
+    if os.name != "nt":
+        os.execv(command[0], command)
+    return subprocess.call(command)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        print("\nStopped; the same command goes on from here.", file=sys.stderr)
+        sys.exit(130)
+    except SetupError as stop:
+        sys.exit(f"course.py: {stop}")
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            sys.exit(f"course.py: {disk_full()}")
+        sys.exit(f"course.py: {error}: the course writes in {VENV}; copy it to a folder of your own.")

@@ -1,0 +1,67 @@
+"""`python -m coursekit WORD ...`: one table from words to modules.
+
+A word is known when its module is there; each module has `main(arguments) -> exit code`. Uses the standard
+library only, because course.py asks `check_word` before anything is installed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+
+WORDS = {
+    "lab": ("coursekit.lab", "open JupyterLab on the first notebook, or on a chapter's"),
+    "test": ("coursekit.testing", "run every test and validate every notebook"),
+    "doctor": ("coursekit.doctor", "tell whether this machine is ready, by running a kernel on it"),
+    "check": ("coursekit.check", "check your own answers to a chapter's exercises"),
+    "quiz": ("coursekit.quiz", "interview questions in the terminal"),
+    "grade": ("coursekit.grade", "grade submitted notebooks"),
+    "build": ("coursekit.build", "make the notebooks from curriculum/ (for authors)"),
+    "bench": ("paged_ref.bench", "measure the reference implementation"),
+}
+
+
+def known_words() -> dict[str, tuple[str, str]]:
+    """The part of the table whose modules exist."""
+    known = {}
+    for word, (module, purpose) in WORDS.items():
+        package = module.partition(".")[0]
+        if importlib.util.find_spec(package) and importlib.util.find_spec(module):
+            known[word] = (module, purpose)
+    return known
+
+
+def check_word(word: str) -> str | None:
+    """What is wrong with this word, in one sentence, or None."""
+    words = ["help", *known_words()]
+    if word in words:
+        return None
+    near = difflib.get_close_matches(word, words, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"there is no word {word!r}.{hint} The words are: {', '.join(words)}."
+
+
+def main(arguments: list[str]) -> int:
+    """Hand the arguments to the first word's module."""
+    word = arguments[0] if arguments else "help"
+    if word in ("help", "-h", "--help"):
+        print("usage: python3 course.py WORD [ARGUMENTS]      (WORD --help explains one)\n")
+        for name, (_, purpose) in known_words().items():
+            print(f"  {name:<8} {purpose}")
+        return 0
+    problem = check_word(word)
+    if problem:
+        print(problem, file=sys.stderr)
+        return 2
+    module = importlib.import_module(known_words()[word][0])
+    return int(module.main(arguments[1:]) or 0)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        print("\nStopped.", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,162 @@
+"""Pictures of a KV memory: who holds which slot, which slots hold a token, which are free.
+
+A snapshot is the state of a pool at one moment, taken from the block tables that live on it. From snapshots come two
+views: the memory at one moment, block by block, and the memory over time, one column a step. Each has a sentence that
+says the same in words. The colours go to owners in order of appearance; a held slot without a token keeps its owner's
+colour, paler, so that the waste is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import ipywidgets as widgets
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from coursekit.show import FAINT, INK, PALETTE, to_png
+from paged_ref.block_pool import BlockPool
+from paged_ref.block_table import BlockTable
+
+FREE = -1
+PALE = 0.72  # how far a held, empty slot's colour goes towards white
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A pool at one moment.
+
+    Attributes:
+        owner: [num_blocks, block_size] int: index of the sequence that holds the slot, or -1. A shared slot shows
+            the first of its holders.
+        written: [num_blocks, block_size] bool: the slot holds a token.
+        holders: [num_blocks] int: how many tables name the block.
+    """
+
+    owner: np.ndarray
+    written: np.ndarray
+    holders: np.ndarray
+
+    @property
+    def num_held(self) -> int:
+        """Slots that someone holds."""
+        return int((self.owner != FREE).sum())
+
+    @property
+    def num_written(self) -> int:
+        """Slots that hold a token."""
+        return int(self.written.sum())
+
+    def words(self) -> str:
+        """The snapshot in a sentence."""
+        total, held, written = self.owner.size, self.num_held, self.num_written
+        shared = int((self.holders > 1).sum())
+        extra = f", {shared} blocks are shared" if shared else ""
+        return (
+            f"{written} of {total} slots hold a token ({written / total:.0%}), {held - written} are held and empty, "
+            f"{total - held} are free{extra}"
+        )
+
+
+def take_snapshot(pool: BlockPool, tables: Mapping[int, BlockTable]) -> Snapshot:
+    """Look at a pool through the tables on it; the keys number the owners from 0."""
+    owner = np.full((pool.num_blocks, pool.block_size), FREE)
+    written = np.zeros((pool.num_blocks, pool.block_size), dtype=bool)
+    holders = np.zeros(pool.num_blocks, dtype=int)
+    for number, table in tables.items():
+        for logical, block in enumerate(table.blocks):
+            holders[block] += 1
+            if holders[block] == 1:
+                owner[block] = number
+            first = logical * pool.block_size
+            written[block, : max(0, min(pool.block_size, table.num_tokens - first))] = True
+    return Snapshot(owner, written, holders)
+
+
+def draw_memory(axes: Axes, snapshot: Snapshot, blocks_per_row: int = 8) -> None:
+    """The memory at one moment: a row of blocks below the other, each a row of slots, ids at the left."""
+    num_blocks, block_size = snapshot.owner.shape
+    rows = -(-num_blocks // blocks_per_row)
+    image = np.ones((rows, blocks_per_row * block_size, 3))
+    colours = _colours(snapshot.owner, snapshot.written)
+    for block in range(num_blocks):
+        row, column = divmod(block, blocks_per_row)
+        image[row, column * block_size : (column + 1) * block_size] = colours[block]
+    axes.imshow(image, aspect="auto", interpolation="nearest", extent=(0, blocks_per_row, rows, 0))
+    for x in range(1, blocks_per_row):
+        axes.axvline(x, color=INK, linewidth=0.6)
+    for y in range(1, rows):
+        axes.axhline(y, color=INK, linewidth=0.6)
+    axes.set_yticks([r + 0.5 for r in range(rows)], [str(r * blocks_per_row) for r in range(rows)])
+    axes.set_xticks([])
+    axes.set_ylabel("first block of the row")
+    _frame(axes)
+
+
+def draw_memory_over_time(axes: Axes, snapshots: Sequence[Snapshot]) -> None:
+    """The memory over time: one column a step, slot 0 at the top."""
+    columns = [_colours(s.owner, s.written).reshape(-1, 3) for s in snapshots]
+    image = np.stack(columns, axis=1)
+    axes.imshow(image, aspect="auto", interpolation="nearest", extent=(0, len(snapshots), len(image), 0))
+    axes.set_xlabel("step")
+    axes.set_ylabel("slot")
+    _frame(axes)
+
+
+def step_slider(draw: Callable[[int], tuple[Figure, str]], num_steps: int, start: int = 0) -> widgets.VBox:
+    """A slider over steps 1 .. num_steps, the picture `draw(step)` of the chosen one (from 0), and its words below."""
+    slider = widgets.IntSlider(
+        value=start + 1,
+        min=1,
+        max=num_steps,
+        description="step",
+        continuous_update=False,
+        layout=widgets.Layout(width="90%"),
+    )
+    picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
+    words = widgets.Label()
+
+    def show(step: int) -> None:
+        fig, sentence = draw(step - 1)
+        width, _ = fig.get_size_inches()
+        picture.value, picture.layout.width = to_png(fig), f"{round(width * 96)}px"
+        picture.alt = words.value = sentence
+
+    slider.observe(lambda change: show(change["new"]), names="value")
+    show(slider.value)
+    return widgets.VBox([slider, picture, words])
+
+
+def legend_handles() -> list[Patch]:
+    """What the three kinds of slot look like, for any picture's legend."""
+    return [
+        Patch(facecolor=PALETTE[0], edgecolor=INK, label="holds a token (a colour a request)"),
+        Patch(facecolor=_pale(PALETTE[0]), edgecolor=INK, label="held, but empty"),
+        Patch(facecolor="white", edgecolor=INK, label="free"),
+    ]
+
+
+def _colours(owner: np.ndarray, written: np.ndarray) -> np.ndarray:
+    """RGB of every slot."""
+    strong = np.array([to_rgb(c) for c in (*PALETTE, "#555555")])
+    colours = np.ones((*owner.shape, 3))
+    held = owner != FREE
+    index = owner[held] % len(strong)
+    pale = np.array([_pale(c) for c in strong])
+    colours[held] = np.where(written[held][:, None], strong[index], pale[index])
+    return colours
+
+
+def _pale(colour: str | np.ndarray) -> tuple[float, float, float]:
+    red, green, blue = (c + (1 - c) * PALE for c in to_rgb(tuple(colour) if isinstance(colour, np.ndarray) else colour))
+    return red, green, blue
+
+
+def _frame(axes: Axes) -> None:
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+        spine.set_color(FAINT)

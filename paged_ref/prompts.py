@@ -1,0 +1,59 @@
+"""What a prompt may be, and how it becomes token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
+
+
+def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt, or a list of them, as a list. [] is no prompts; an empty prompt is [[]] or [""]."""
+    if isinstance(prompts, str) or (len(prompts) and _is_token_or_message(prompts[0])):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def to_token_ids(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
+    """Token ids of a string, of chat messages (by the tokenizer's chat template), or of a list of ids.
+
+    Raises:
+        ValueError: no tokens, an id outside the vocabulary, text without a tokenizer, or something else altogether.
+    """
+    if isinstance(prompt, str):
+        token_ids = _require(tokenizer, "a string")(prompt).input_ids
+    elif len(prompt) and isinstance(prompt[0], Mapping):
+        token_ids = _from_messages(prompt, tokenizer)  # type: ignore[arg-type]
+    else:
+        token_ids = list(prompt)
+    if not len(token_ids):
+        raise ValueError("the prompt is empty: the model needs at least one token to continue")
+    for i, token in enumerate(token_ids):
+        if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
+            raise ValueError(f"token {i} of the prompt is {token!r}: a prompt is a string, token ids, or chat messages")
+        if not 0 <= token < vocab_size:
+            raise ValueError(f"token {i} of the prompt is {token}: the vocabulary has ids 0 to {vocab_size - 1}")
+    return [int(token) for token in token_ids]
+
+
+def _from_messages(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> list[int]:
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
+            raise ValueError(f"chat message {i} is {message!r}: it needs a 'role' and a 'content'")
+    if getattr(_require(tokenizer, "chat messages"), "chat_template", None) is None:
+        raise ValueError("the tokenizer has no chat template: give the prompt as a string")
+    ids = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)["input_ids"]
+    return list(ids)
+
+
+def _require(tokenizer: Any, what: str) -> Any:
+    if tokenizer is None:
+        raise ValueError(f"the prompt is {what}, but the model came without a tokenizer: give token ids")
+    return tokenizer
+
+
+def _is_token_or_message(item: Any) -> bool:
+    return isinstance(item, (int, np.integer, Mapping))
