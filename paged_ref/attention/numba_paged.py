@@ -28,7 +28,7 @@ from numba import njit, prange
 from .validate import Batch
 
 # Sums may be reordered and fused, which vectorises them. Infinities and NaN keep their meaning: -inf starts the maximum.
-_FAST = {"reassoc", "contract", "nsz", "arcp"}
+_OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 # Up to this many query tokens a sequence, this loop is faster; beyond, torch's matrix products are (see `plan`).
 MAX_QUERY_TOKENS = 8
@@ -37,22 +37,22 @@ _one_call_at_a_time = (
 )  # one of numba's thread pools ends the process if two threads enter it at once
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)
-def _read_row(flat, start, stride, kind, row, bits):  # type: ignore[no-untyped-def]
-    """row[:] = the numbers at flat[start + d * stride], as float32; `bits` is `row` seen as uint32.
+@njit(**_OPTIONS)
+def _read_row(flat, start, kind, row, bits):  # type: ignore[no-untyped-def]
+    """row[:] = the numbers at flat[start + d], as float32; `bits` is `row` seen as uint32.
 
     bfloat16   the upper half of a float32: shift
     float16    5 bits of exponent, not 8: shift everything but the sign into place, multiply by 2 ** (127 - 15)
     """
     if kind == FLOAT32:
         for d in range(row.size):
-            row[d] = flat[start + d * stride]
+            row[d] = flat[start + d]
     elif kind == BFLOAT16:
         for d in range(row.size):
-            bits[d] = np.uint32(flat[start + d * stride]) << np.uint32(16)
+            bits[d] = np.uint32(flat[start + d]) << np.uint32(16)
     else:
         for d in range(row.size):
-            half = np.uint32(flat[start + d * stride])
+            half = np.uint32(flat[start + d])
             bits[d] = (half & np.uint32(0x7FFF)) << np.uint32(13)
             row[d] *= np.float32(2.0**112)
             if row[d] >= np.float32(65536.0):  # beyond the largest float16: it was an infinity or NaN
@@ -60,7 +60,7 @@ def _read_row(flat, start, stride, kind, row, bits):  # type: ignore[no-untyped-
             bits[d] |= (half & np.uint32(0x8000)) << np.uint32(16)
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)
+@njit(**_OPTIONS)
 def _attend(query, caches, table, first, last, scale, softcap, scratch):  # type: ignore[no-untyped-def]
     """One query token over its sequence's tokens first .. last - 1, block by block, with a running softmax.
 
@@ -70,12 +70,12 @@ def _attend(query, caches, table, first, last, scale, softcap, scratch):  # type
     keys, values, layout, kind = caches
     scores, row, bits, acc, top, total = scratch
     block_size, num_kv_heads = layout[0], layout[1]
-    block_k, slot_k, head_k, dim_k = layout[2], layout[3], layout[4], layout[5]
-    block_v, slot_v, head_v, dim_v = layout[6], layout[7], layout[8], layout[9]
+    block_k, slot_k, head_k, block_v, slot_v, head_v = layout[2], layout[3], layout[4], layout[5], layout[6], layout[7]
     group = query.shape[0] // num_kv_heads
-    acc[:] = 0
-    top[:] = -np.inf
-    total[:] = 0
+    for h in range(query.shape[0]):
+        top[h], total[h] = -np.inf, 0
+        for d in range(row.size):
+            acc[h, d] = 0
     for logical in range(first // block_size, (last + block_size - 1) // block_size):
         block = np.int64(table[logical])
         begin = max(first - logical * block_size, 0)
@@ -83,7 +83,7 @@ def _attend(query, caches, table, first, last, scale, softcap, scratch):  # type
         for offset in range(begin, end):
             for kv_head in range(num_kv_heads):
                 address = block * block_k + offset * slot_k + kv_head * head_k
-                _read_row(keys, address, dim_k, kind, row, bits)
+                _read_row(keys, address, kind, row, bits)
                 for h in range(kv_head * group, (kv_head + 1) * group):
                     dot = np.float32(0)
                     for d in range(row.size):
@@ -108,14 +108,14 @@ def _attend(query, caches, table, first, last, scale, softcap, scratch):  # type
         for offset in range(begin, end):
             for kv_head in range(num_kv_heads):
                 address = block * block_v + offset * slot_v + kv_head * head_v
-                _read_row(values, address, dim_v, kind, row, bits)
+                _read_row(values, address, kind, row, bits)
                 for h in range(kv_head * group, (kv_head + 1) * group):
                     weight = scores[h, offset]
                     for d in range(row.size):
                         acc[h, d] += weight * row[d]
 
 
-@njit(cache=True, nogil=True)
+@njit(**_OPTIONS)
 def _share(share, num_shares, out, query, caches, tables, items, how, part_token, parts):  # type: ignore[no-untyped-def]
     """Attend this core's share of the batch.
 
@@ -147,46 +147,46 @@ def _share(share, num_shares, out, query, caches, tables, items, how, part_token
         if lo >= hi:
             continue
         _attend(query[token], caches, tables[sequence], lo, hi, scale, softcap, scratch)
-        if lo == first and hi == last:
-            for h in range(num_heads):
-                for d in range(head_dim):
-                    out[token, h, d] = acc[h, d] / total[h]
-        else:
-            which = 1 if lo == first else 0
+        whole = lo == first and hi == last
+        which = 1 if lo == first else 0
+        if not whole:
             part_token[share, which] = token
-            parts[share, which, :, 0] = top
-            parts[share, which, :, 1] = total
-            parts[share, which, :, 2:] = acc
+        for h in range(num_heads):
+            parts[share, which, h, head_dim] = top[h]
+            parts[share, which, h, head_dim + 1] = total[h]
+            for d in range(head_dim):
+                if whole:
+                    out[token, h, d] = acc[h, d] / total[h]
+                else:
+                    parts[share, which, h, d] = acc[h, d]
 
 
-@njit(cache=True, nogil=True)
+@njit(**_OPTIONS)
 def _merge(out, part_token, parts):  # type: ignore[no-untyped-def]
-    """Join the parts of tokens that several shares worked on: each part counts exp(its top - the highest top) times."""
-    tokens = part_token.reshape(-1)
-    lines = parts.reshape(len(tokens), parts.shape[2], parts.shape[3])
-    for i in range(len(tokens)):
-        if tokens[i] < 0:
-            continue
-        for h in range(lines.shape[1]):
-            highest = np.float32(-np.inf)
-            for j in range(i, len(tokens)):
-                if tokens[j] == tokens[i]:
-                    highest = max(highest, lines[j, h, 0])
-            weight = np.float32(0)
-            out[tokens[i], h] = 0
-            for j in range(i, len(tokens)):
-                if tokens[j] == tokens[i]:
-                    factor = np.exp(lines[j, h, 0] - highest)
-                    weight += factor * lines[j, h, 1]
-                    out[tokens[i], h] += factor * lines[j, h, 2:]
-            out[tokens[i], h] /= weight
-        token = tokens[i]
-        for j in range(i, len(tokens)):
-            if tokens[j] == token:
-                tokens[j] = -1
+    """Join the parts of tokens that several shares worked on: each part counts exp(its top - the highest top) times.
+
+    A token's parts follow each other in the order (share 0, 0), (share 0, 1), (share 1, 0), …
+    """
+    num_heads, head_dim = out.shape[1], out.shape[2]
+    for h in range(num_heads):
+        token, top, total = np.int64(-1), np.float32(-np.inf), np.float32(0)
+        for i in range(2 * len(parts)):
+            part = parts[i // 2, i % 2, h]
+            if part_token[i // 2, i % 2] < 0:
+                continue
+            if part_token[i // 2, i % 2] != token:  # the first part of a token
+                token, top, total = part_token[i // 2, i % 2], np.float32(-np.inf), np.float32(0)
+                for d in range(head_dim):
+                    out[token, h, d] = 0
+            highest = max(top, part[head_dim])
+            old, new = np.exp(top - highest), np.exp(part[head_dim] - highest)
+            sum_of_both = total * old + part[head_dim + 1] * new
+            for d in range(head_dim):  # `out` is divided already, a part is not yet
+                out[token, h, d] = (out[token, h, d] * total * old + part[d] * new) / sum_of_both
+            top, total = highest, sum_of_both
 
 
-@njit(cache=True, nogil=True, parallel=True)
+@njit(parallel=True, **_OPTIONS)
 def _run(out, query, keys, values, layout, kind, tables, items, window, scale, softcap, part_token, parts):  # type: ignore[no-untyped-def]
     """All shares, each on a core of its own, then the merge."""
     for share in prange(len(parts)):
@@ -276,7 +276,8 @@ class NumbaPlan:
 def _as_bits(key_cache: Any, value_cache: Any) -> tuple[Any, ...]:
     """(keys, values, layout, kind): both caches as flat arrays over their memory, without a copy.
 
-    layout: block_size, num_kv_heads, then the strides of block, slot, head and element of K, and those of V.
+    layout: block_size, num_kv_heads, then the strides of block, slot and head of K, and those of V. The numbers of a
+    head must lie side by side; a cache where they do not is copied.
     """
     import torch
 
@@ -286,9 +287,10 @@ def _as_bits(key_cache: Any, value_cache: Any) -> tuple[Any, ...]:
             f"the numba backend takes float32, float16 and bfloat16, but the cache is {key_cache.dtype}"
         )
     flat = []
-    for cache in (key_cache.detach(), value_cache.detach()):
+    caches = [cache if cache.stride(-1) == 1 else cache.contiguous() for cache in (key_cache, value_cache)]
+    for cache in (cache.detach() for cache in caches):
         span = 1 + sum((n - 1) * stride for n, stride in zip(cache.shape, cache.stride(), strict=True))
         line = cache.as_strided((span if cache.numel() else 0,), (1,))
         flat.append((line if line.dtype == torch.float32 else line.view(torch.uint16)).numpy())
-    layout = np.array([*key_cache.shape[1:3], *key_cache.stride(), *value_cache.stride()], np.int64)
+    layout = np.array([*key_cache.shape[1:3], *caches[0].stride()[:3], *caches[1].stride()[:3]], np.int64)
     return flat[0], flat[1], layout, kinds[key_cache.dtype]
