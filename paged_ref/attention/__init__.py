@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from .validate import Batch, check_arguments, check_batch, is_torch
 
-BACKENDS = {"numpy": "numpy_gather", "torch": "torch_paged", "numba": "numba_paged"}
+BACKENDS = {"numpy": "numpy_gather", "torch": "torch_paged", "numba": "numba_paged", "triton": "triton_paged"}
 
 
 class Plan(Protocol):

@@ -28,7 +28,12 @@ from numba import njit, prange
 from .validate import Batch
 
 # Sums may be reordered and fused, which vectorises them. Infinities and NaN keep their meaning: -inf starts the maximum.
-_OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
+_OPTIONS = {
+    "cache": True,
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"reassoc", "contract", "nsz", "arcp"},
+}
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 # Up to this many query tokens a sequence, this loop is faster; beyond, torch's matrix products are (see `plan`).
 MAX_QUERY_TOKENS = 8
@@ -70,7 +75,14 @@ def _attend(query, caches, table, first, last, scale, softcap, scratch):  # type
     keys, values, layout, kind = caches
     scores, row, bits, acc, top, total = scratch
     block_size, num_kv_heads = layout[0], layout[1]
-    block_k, slot_k, head_k, block_v, slot_v, head_v = layout[2], layout[3], layout[4], layout[5], layout[6], layout[7]
+    block_k, slot_k, head_k, block_v, slot_v, head_v = (
+        layout[2],
+        layout[3],
+        layout[4],
+        layout[5],
+        layout[6],
+        layout[7],
+    )
     group = query.shape[0] // num_kv_heads
     for h in range(query.shape[0]):
         top[h], total[h] = -np.inf, 0
