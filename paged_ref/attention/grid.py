@@ -1,15 +1,19 @@
 """The grid: the inputs that every attention backend must get right (chapters 3 and 5).
 
-Wrong kernels pass easy inputs. One sequence, full blocks, a table in order, one KV head per query head: about half of all
-plausible mistakes give the right answer on those. So here
+Wrong kernels pass easy inputs. One sequence, full blocks, a table in order, one KV head per query head:
+about half of all plausible mistakes give the right answer on those. So here
 
-* tables are shuffled, entries past a sequence's last block are garbage, and every slot that no token owns holds NaN;
+* tables are shuffled, entries past a sequence's last block are garbage, and every slot that no token owns
+  holds NaN;
 * lengths sit on, before and after block boundaries, and differ within a batch;
-* scores are large enough to matter: the last key of a sequence is a *needle* that takes most of one head's weight;
+* scores are large enough to matter: the last key of a sequence is a *needle* that takes most of one head's
+  weight;
 * each value row carries its position, so a row taken from elsewhere shows.
 
-All combinations of the axes are 158,760 cases. Faults need one or two particular values to show, hardly ever three, so a
-*covering array*, in which every pair of values of two axes occurs at least once, finds them with under a hundred cases.
+All combinations of the axes are 158,760 cases. Faults need one or two particular values to show, hardly ever
+three, so a
+*covering array*, in which every pair of values of two axes occurs at least once, finds them with under a
+hundred cases.
 """
 
 from __future__ import annotations
@@ -118,8 +122,8 @@ class Inputs:
 def covering_array(axes: dict[str, tuple[Any, ...]], allowed: Callable[..., bool]) -> list[tuple[Any, ...]]:
     """Rows, one value for each axis, in which every pair of values of every two axes occurs.
 
-    Greedy: begin a row with the first pair still missing, then give each other axis the value that adds most missing
-    pairs. `allowed(**row)` may refuse combinations; it must leave every pair possible.
+    Greedy: begin a row with the first pair still missing, then give each other axis the value that adds most
+    missing pairs. `allowed(**row)` may refuse combinations; it must leave every pair possible.
     """
     names = list(axes)
     pairs = ((a, x, b, y) for a, b in combinations(names, 2) for x, y in product(axes[a], axes[b]))
@@ -150,7 +154,9 @@ def _affordable(**row: Any) -> bool:
     long = row.get("context") in ("523", "2011") and row.get("queries") in ("prefill", "chunk", "mixed")
     many = row.get("heads", (1, 1))[1] > 1
     long_prefill = row.get("context") == "2011" and row.get("queries") == "prefill"
-    return not (long and many) and not (long_prefill and row.get("head_dim", 0) > 64)
+    return not (long and many) and not (
+        long_prefill and (row.get("head_dim", 0) > 64 or row.get("dtype") == "float32")
+    )
 
 
 def cases() -> list[Case]:
@@ -209,7 +215,7 @@ def make_inputs(case: Case, seed: int = 0) -> Inputs:
 def _strided(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The same numbers, laid out otherwise: heads outermost in a block of K, padded rows in V and the query."""
+    """The same numbers, laid out otherwise: heads outermost in a block of K, padded rows elsewhere."""
     query = q.new_full((q.shape[0], 2 * q.shape[1], q.shape[2] + 8), torch.nan)[:, ::2, : q.shape[2]]
     keys = k.new_full((k.shape[0], k.shape[2], k.shape[1], k.shape[3]), torch.nan).transpose(1, 2)
     values = v.new_full((v.shape[0] + 1, *v.shape[1:3], v.shape[3] + 8), torch.nan)[1:, :, :, : v.shape[3]]

@@ -1,19 +1,24 @@
 """Paged attention as a compiled loop for CPU cores: chapter 5's bridge from NumPy to a GPU kernel.
 
-The loop reads keys and values where they lie. Nothing is gathered: an address is computed from the block table, as a
-Triton kernel computes it, and the numbers at that address go straight into the running softmax.
+The loop reads keys and values where they lie. Nothing is gathered: an address is computed from the block
+table, as a Triton kernel computes it, and the numbers at that address go straight into the running softmax.
 
     address of (token, KV head) = block_tables[token // block_size] * block stride
                                 + token % block_size                * slot stride
                                 + KV head                           * head stride
 
-Decode attention is bound by memory, so all there is to win is to read every byte once, in order, on every core. The
-query heads that share a KV head are served by one read of it. The cores share the work evenly (see `_share`), even if
-there is one long sequence and many short ones.
+Decode attention is bound by memory, so all there is to win is to read every byte once, in order, on every
+core. The query heads that share a KV head are served by one read of it. The cores share the work evenly (see
+`_share`), even if there is one long sequence and many short ones.
 
-NumPy and numba have no bfloat16, and numba has no float16 on a CPU, so half-precision caches come as their bits in
-uint16, and `_read_row` widens one row at a time: a copy of a few hundred bytes that stays in the first-level cache.
+NumPy and numba have no bfloat16, and numba has no float16 on a CPU, so half-precision caches come as their
+bits in uint16, and `_read_row` widens one row at a time: a copy of a few hundred bytes that stays in the
+first-level cache.
 """
+
+# A compiled function takes its types from its first call. What its arguments are stands in its docstring.
+# ruff: noqa: ANN001, ANN202
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 
 from __future__ import annotations
 
@@ -27,15 +32,17 @@ from numba import njit, prange
 
 from .validate import Batch
 
-# Sums may be reordered and fused, which vectorises them. Infinities and NaN keep their meaning: -inf starts the maximum.
-_OPTIONS = {
+# Sums may be reordered and fused, which vectorises them. Infinities and NaN keep their meaning: -inf starts
+# the maximum.
+_OPTIONS: Any = {
     "cache": True,
     "nogil": True,
     "error_model": "numpy",
     "fastmath": {"reassoc", "contract", "nsz", "arcp"},
 }
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
-# Up to this many query tokens a sequence, this loop is faster; beyond, torch's matrix products are (see `plan`).
+# Up to this many query tokens a sequence, this loop is faster; beyond, torch's matrix products are (see
+# `plan`).
 MAX_QUERY_TOKENS = 8
 _one_call_at_a_time = (
     threading.Lock()
@@ -43,11 +50,12 @@ _one_call_at_a_time = (
 
 
 @njit(**_OPTIONS)
-def _read_row(flat, start, kind, row, bits):  # type: ignore[no-untyped-def]
+def _read_row(flat, start, kind, row, bits):
     """row[:] = the numbers at flat[start + d], as float32; `bits` is `row` seen as uint32.
 
     bfloat16   the upper half of a float32: shift
-    float16    5 bits of exponent, not 8: shift everything but the sign into place, multiply by 2 ** (127 - 15)
+    float16    5 bits of exponent, not 8: shift everything but the sign into place, multiply by 2 ** (127 -
+    15)
     """
     if kind == FLOAT32:
         for d in range(row.size):
@@ -66,11 +74,11 @@ def _read_row(flat, start, kind, row, bits):  # type: ignore[no-untyped-def]
 
 
 @njit(**_OPTIONS)
-def _attend(query, caches, table, first, last, scale, softcap, scratch):  # type: ignore[no-untyped-def]
+def _attend(query, caches, table, first, last, scale, softcap, scratch):
     """One query token over its sequence's tokens first .. last - 1, block by block, with a running softmax.
 
-    query [num_heads, d]. Leaves in scratch: acc [num_heads, d], the sum of exp(score - top) * value; top [num_heads],
-    the largest score; total [num_heads], the sum of exp(score - top).
+    query [num_heads, d]. Leaves in scratch: acc [num_heads, d], the sum of exp(score - top) * value; top
+    [num_heads], the largest score; total [num_heads], the sum of exp(score - top).
     """
     keys, values, layout, kind = caches
     scores, row, bits, acc, top, total = scratch
@@ -128,11 +136,12 @@ def _attend(query, caches, table, first, last, scale, softcap, scratch):  # type
 
 
 @njit(**_OPTIONS)
-def _share(share, num_shares, out, query, caches, tables, items, how, part_token, parts):  # type: ignore[no-untyped-def]
+def _share(share, num_shares, out, query, caches, tables, items, how, part_token, parts):
     """Attend this core's share of the batch.
 
-    All keys of all query tokens form one line, which is cut into equal shares. A share begins and ends where it must,
-    in the middle of a token's keys if need be, and leaves what it has of such a token in `parts`, for `_merge`:
+    All keys of all query tokens form one line, which is cut into equal shares. A share begins and ends where
+    it must, in the middle of a token's keys if need be, and leaves what it has of such a token in `parts`,
+    for `_merge`:
 
         token 0 ───────────────┐ token 1 ──┐ token 2 ───────────────────────┐
         share 0 ────────────────────┤ share 1 ─────────────┤ share 2 ───────┤
@@ -174,8 +183,9 @@ def _share(share, num_shares, out, query, caches, tables, items, how, part_token
 
 
 @njit(**_OPTIONS)
-def _merge(out, part_token, parts):  # type: ignore[no-untyped-def]
-    """Join the parts of tokens that several shares worked on: each part counts exp(its top - the highest top) times.
+def _merge(out, part_token, parts):
+    """Join the parts of tokens that several shares worked on: each part counts exp(its top - the highest
+    top) times.
 
     A token's parts follow each other in the order (share 0, 0), (share 0, 1), (share 1, 0), …
     """
@@ -199,7 +209,7 @@ def _merge(out, part_token, parts):  # type: ignore[no-untyped-def]
 
 
 @njit(parallel=True, **_OPTIONS)
-def _run(out, query, keys, values, layout, kind, tables, items, window, scale, softcap, part_token, parts):  # type: ignore[no-untyped-def]
+def _run(out, query, keys, values, layout, kind, tables, items, window, scale, softcap, part_token, parts):
     """All shares, each on a core of its own, then the merge."""
     for share in prange(len(parts)):
         caches, how = (keys, values, layout, kind), (window, scale, softcap)
@@ -210,9 +220,9 @@ def _run(out, query, keys, values, layout, kind, tables, items, window, scale, s
 def plan(batch: Batch, block_size: int, device: Any = None) -> NumbaPlan:
     """List the query tokens that the loop will attend; hand sequences with many query tokens to torch.
 
-    With one query token, attention reads each key for one product, and the time is the time to read. With many, each
-    key is used many times, and a matrix product, which keeps it in registers, is faster. Where the two cross was
-    measured: MAX_QUERY_TOKENS.
+    With one query token, attention reads each key for one product, and the time is the time to read. With
+    many, each key is used many times, and a matrix product, which keeps it in registers, is faster. Where
+    the two cross was measured: MAX_QUERY_TOKENS.
     """
     if device is not None and str(device) != "cpu":
         raise ValueError(f"the numba backend runs on a CPU, but the tensors are on {device}")
@@ -288,8 +298,8 @@ class NumbaPlan:
 def _as_bits(key_cache: Any, value_cache: Any) -> tuple[Any, ...]:
     """(keys, values, layout, kind): both caches as flat arrays over their memory, without a copy.
 
-    layout: block_size, num_kv_heads, then the strides of block, slot and head of K, and those of V. The numbers of a
-    head must lie side by side; a cache where they do not is copied.
+    layout: block_size, num_kv_heads, then the strides of block, slot and head of K, and those of V. The
+    numbers of a head must lie side by side; a cache where they do not is copied.
     """
     import torch
 

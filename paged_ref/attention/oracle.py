@@ -1,7 +1,8 @@
-"""The oracle: attention written out from its definition, dense, in float64, one query token and one head at a time.
+"""The oracle: attention written out from its definition, dense, in float64, one query token and one head at
+a time.
 
-Every backend is held to this file (chapter 3), so it shares nothing with them: no gather, no mask, no online softmax,
-no batching. It takes the same arguments as `paged_attention` and is as slow as it looks.
+Every backend is held to this file (chapter 3), so it shares nothing with them: no gather, no mask, no online
+softmax, no batching. It takes the same arguments as `paged_attention` and is as slow as it looks.
 
     position p of sequence i lies in   cache[block_tables[i][p // block_size]][p % block_size]
     query token at position p sees     positions max(0, p - window + 1) .. p
@@ -26,10 +27,11 @@ def oracle(
     sliding_window: int | None = None,
     softcap: float | None = None,
 ) -> np.ndarray:
-    """The exact answer to `paged_attention(…)` up to float64 rounding: [num_tokens, num_heads, head_dim] float64.
+    """The exact answer to `paged_attention(…)` up to float64 rounding: [num_tokens, num_heads, head_dim]
+    float64.
 
-    Takes NumPy arrays or torch tensors of any floating-point type; half-precision inputs are taken as the numbers they
-    hold, so a backend's distance from this result is the backend's own error.
+    Takes NumPy arrays or torch tensors of any floating-point type; half-precision inputs are taken as the
+    numbers they hold, so a backend's distance from this result is the backend's own error.
     """
     q, k_cache, v_cache = (_float64(x) for x in (query, key_cache, value_cache))
     tables, lens = block_tables.tolist(), seq_lens.tolist()

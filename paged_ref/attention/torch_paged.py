@@ -3,10 +3,11 @@
 `run` treats two kinds of sequence apart, because their arithmetic differs:
 
 * those with one query token (decode) are gathered together, padded to the longest, and attended in one call;
-* those with more (prefill, or a chunk of one) are attended one by one, where the matrix products are large anyway.
+* those with more (prefill, or a chunk of one) are attended one by one, where the matrix products are large
+  anyway.
 
-The gather copies the context, which costs about as much as the attention itself. A kernel that follows the table in
-place does not (chapter 5).
+The gather copies the context, which costs about as much as the attention itself. A kernel that follows the
+table in place does not (chapter 5).
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def plan(batch: Batch, block_size: int, device: Any = None, only: np.ndarray | N
 class _Part:
     """Sequences that are attended in one call: s of them, with q query tokens each, padded to n keys.
 
-    rows [s * q] query tokens; slots [s * n] where their keys lie; query_position [s, q, 1]; seq_lens [s, 1, 1].
+    rows [s * q] query tokens; slots [s * n] where their keys lie; query_position [s, q, 1]; seq_lens [s, 1,
+    1].
     """
 
     rows: torch.Tensor
@@ -81,7 +83,7 @@ class TorchPlan:
         sliding_window: int | None = None,
         softcap: float | None = None,
     ) -> torch.Tensor:
-        """Attention of the whole batch. Scores and weights in float32 where the softcap asks for our own softmax."""
+        """Attention of the whole batch. With a softcap, scores and weights are float32."""
         output = torch.empty_like(query)
         for part in self.parts:
             output[part.rows] = _attend(part, query, key_cache, value_cache, scale, sliding_window, softcap)
@@ -104,7 +106,8 @@ def _attend(
     visible = part.key_position <= part.query_position  # [s, q, n]; also false past the end of the sequence
     if sliding_window is not None:
         visible &= part.key_position > part.query_position - sliding_window
-    # Padding read slot 0, which may hold NaN; a weight of 0 does not silence it (0 * NaN), so clear those rows.
+    # Padding read slot 0, which may hold NaN; a weight of 0 does not silence it (0 * NaN), so clear those
+    # rows.
     absent = (part.key_position >= part.seq_lens).transpose(1, 2).unsqueeze(-1)
     if s > 1:
         keys, values = keys.masked_fill(absent, 0), values.masked_fill(absent, 0)

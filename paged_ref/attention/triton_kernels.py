@@ -1,24 +1,30 @@
 """The Triton kernels: paged attention on a GPU, line by line (chapter 5).
 
-A kernel is a program that runs many times at once; `tl.program_id` says which of them this one is. Inside, a variable is
-a small array (a *tile*): `tl.arange` makes indices, `pointer + indices` makes an array of addresses, and `tl.load` reads
-them all. Sizes of tiles are powers of two and known when the kernel is compiled (`tl.constexpr`), so what does not fit is
-padded, and a *mask* says which elements exist. An element that is masked is not read at all, and counts as `other`.
+A kernel is a program that runs many times at once; `tl.program_id` says which of them this one is. Inside, a
+variable is a small array (a *tile*): `tl.arange` makes indices, `pointer + indices` makes an array of
+addresses, and `tl.load` reads them all. Sizes of tiles are powers of two and known when the kernel is
+compiled (`tl.constexpr`), so what does not fit is padded, and a *mask* says which elements exist. An element
+that is masked is not read at all, and counts as `other`.
 
-    decode_plain    one program for one query head of one sequence; one block after the other. Read this first.
-    attend_tokens   the heart of the next two: a tile of query rows against a range of a sequence's tokens
-    decode          one program for all query heads of one KV head, and for one split of the context
+    decode_plain    one program for one query head of one sequence; one block after the other. Read this
+    first. attend_tokens   the heart of the next two: a tile of query rows against a range of a sequence's
+    tokens decode          one program for all query heads of one KV head, and for one split of the context
     merge           puts the splits of a sequence together
     prefill         many query tokens of a sequence; any mixture of lengths in one launch
     write_kv, copy_blocks   move rows and blocks
 
-Addresses are 64-bit: block * (elements of a block) passes 2 ** 31 in a pool of a few gigabytes, and a 32-bit product
-would wrap around and read another sequence's memory. Hence `.to(tl.int64)` wherever an id meets a stride.
+Addresses are 64-bit: block * (elements of a block) passes 2 ** 31 in a pool of a few gigabytes, and a 32-bit
+product would wrap around and read another sequence's memory. Hence `.to(tl.int64)` wherever an id meets a
+stride.
 
-Without a CUDA device this module switches Triton's interpreter on, before Triton is imported: the kernels then run as
-NumPy code, some ten thousand times slower and just as right or wrong. One thing differs: the interpreter computes products
-of bfloat16 tiles wrongly, so `UPCAST` turns them into float32 first.
+Without a CUDA device this module switches Triton's interpreter on, before Triton is imported: the kernels
+then run as NumPy code, some ten thousand times slower and just as right or wrong. One thing differs: the
+interpreter computes products of bfloat16 tiles wrongly, so `UPCAST` turns them into float32 first.
 """
+
+# A kernel takes its types when it is launched. What its arguments are stands beside them.
+# ruff: noqa: ANN001, ANN201
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 
 from __future__ import annotations
 
@@ -29,13 +35,13 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-import triton  # noqa: E402  (reads the switch when it is imported)
-import triton.language as tl  # noqa: E402
+import triton  # reads the switch when it is imported
+import triton.language as tl
 
 INTERPRETED = triton.knobs.runtime.interpret
 if INTERPRETED:
-    # Triton's own functions (tl.sum, tl.cdiv) took note of the switch when Triton was imported, and another library may
-    # have imported it before us, transformers for one. Make those functions interpreted too.
+    # Triton's own functions (tl.sum, tl.cdiv) took note of the switch when Triton was imported, and another
+    # library may have imported it before us, transformers for one. Make those functions interpreted too.
     from triton.runtime.interpreter import InterpretedFunction
 
     for name, function in list(vars(tl.standard).items()):
@@ -82,7 +88,7 @@ def decode_plain_kernel(
     top = -float("inf")  # largest score so far
     total = 0.0  # sum of exp(score - top)
     acc = tl.zeros([D], tl.float32)  # sum of exp(score - top) * value
-    for logical in range(0, tl.cdiv(seq_len, BLOCK_SIZE)):
+    for logical in range(tl.cdiv(seq_len, BLOCK_SIZE)):
         block = tl.load(tables_ptr + seq * table_stride + logical).to(tl.int64)
         exists = (slot < BLOCK_SIZE) & (logical * BLOCK_SIZE + slot < seq_len)
         mask = exists[:, None] & (d < HEAD_DIM)[None, :]
@@ -106,7 +112,7 @@ def decode_plain_kernel(
 
 @triton.jit
 def tanh(x):
-    """tanh in float32, for infinities too. (Triton has none that runs on every device.)"""
+    """Hyperbolic tangent in float32, for infinities too. Triton has none that runs on every device."""
     e = tl.exp(-2.0 * tl.abs(x))
     large = tl.where(x < 0, -1.0, 1.0) * (1.0 - e) / (1.0 + e)
     x2 = tl.minimum(x * x, 1.0)
@@ -137,7 +143,8 @@ def attend_tokens(
     HAS_WINDOW: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Attention of the rows to these tokens alone: the result [ROWS, D], and [ROWS] log of the sum of exp(score).
+    """Attention of the rows to these tokens alone: the result [ROWS, D], and [ROWS] log of the sum of
+    exp(score).
 
     A row that sees none of the tokens gets zeros, and -inf as its logarithm.
     """
@@ -217,8 +224,8 @@ def decode_kernel(
 ):
     """One query token a sequence. Grid: (num_seqs, num_kv_heads, NUM_SPLITS).
 
-    A program reads each key once for all GROUP query heads that share it. The context is cut into NUM_SPLITS ranges of
-    whole tiles so that a small batch still fills the device; `merge_kernel` joins them.
+    A program reads each key once for all GROUP query heads that share it. The context is cut into NUM_SPLITS
+    ranges of whole tiles so that a small batch still fills the device; `merge_kernel` joins them.
     """
     seq = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
@@ -233,7 +240,8 @@ def decode_kernel(
     d = tl.arange(0, D)
     head = kv_head * GROUP + row
     row_mask = (row < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
-    q = tl.load(q_ptr + token * q_token + head[:, None] * q_head + d[None, :], mask=row_mask, other=0.0)
+    q_address = (token * q_token + head * q_head)[:, None] + d[None, :]
+    q = tl.load(q_ptr + q_address, mask=row_mask, other=0.0)
     if UPCAST:
         q = q.to(tl.float32)
     seq_len = tl.load(lens_ptr + seq)
@@ -270,7 +278,7 @@ def decode_kernel(
         tl.store(out_ptr + out_address, attended.to(out_ptr.dtype.element_ty), mask=row_mask)
     else:
         part = (seq * num_heads + head) * NUM_SPLITS + split
-        tl.store(part_ptr + part[:, None] * HEAD_DIM + d[None, :], attended, mask=row_mask)
+        tl.store(part_ptr + (part[:, None] * HEAD_DIM + d[None, :]), attended, mask=row_mask)
         tl.store(lse_ptr + part, lse, mask=row < GROUP)
 
 
@@ -287,8 +295,9 @@ def merge_kernel(
 ):
     """Join the splits of one head of one sequence. Grid: (num_seqs, num_heads).
 
-    A split that attended alone is the right answer for its own keys. Together, each counts by the weight of its keys,
-    exp(lse). An average would be wrong, and a split without keys has weight 0. (FlashInfer's merge of states.)
+    A split that attended alone is the right answer for its own keys. Together, each counts by the weight of
+    its keys, exp(lse). An average would be wrong, and a split without keys has weight 0. (FlashInfer's merge
+    of states.)
     """
     seq = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -304,7 +313,7 @@ def merge_kernel(
     weights = tl.exp(lse - tl.max(lse, axis=0))
     weights = weights / tl.sum(weights, axis=0)
     mask = (d < HEAD_DIM)[None, :] & (split < NUM_SPLITS)[:, None]
-    attended = tl.load(part_ptr + part[:, None] * HEAD_DIM + d[None, :], mask=mask, other=0.0)
+    attended = tl.load(part_ptr + (part[:, None] * HEAD_DIM + d[None, :]), mask=mask, other=0.0)
     merged = tl.sum(weights[:, None] * attended, axis=0)
     out_address = (token * tl.num_programs(1) + head) * HEAD_DIM + d
     tl.store(out_ptr + out_address, merged.to(out_ptr.dtype.element_ty), mask=d < HEAD_DIM)
@@ -312,10 +321,11 @@ def merge_kernel(
 
 @triton.jit
 def find_sequence(tile, starts_ptr, num_seqs, TOKENS: tl.constexpr):
-    """Which sequence tile number `tile` belongs to, by bisection: the last s with starts[s] // TOKENS + s <= tile.
+    """Which sequence tile number `tile` belongs to, by bisection: the last s with starts[s] // TOKENS + s <=
+    tile.
 
-    Sequence s so owns one tile more than the whole ones between its first and last query token: always enough, and
-    known without looking at any length on the host. (vLLM's Triton backend numbers its tiles so.)
+    Sequence s so owns one tile more than the whole ones between its first and last query token: always
+    enough, and known without looking at any length on the host. (vLLM's Triton backend numbers its tiles so.)
     """
     left = 0
     right = num_seqs
@@ -360,9 +370,11 @@ def prefill_kernel(
     HAS_WINDOW: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Sequences with several query tokens: a prefill from nothing, or a chunk after tokens that are in the cache.
+    """Sequences with several query tokens: a prefill from nothing, or a chunk after tokens that are in the
+    cache.
 
-    Grid: (num_tokens // TOKENS + num_seqs, num_kv_heads). The rows of a tile are TOKENS query tokens times GROUP heads:
+    Grid: (num_tokens // TOKENS + num_seqs, num_kv_heads). The rows of a tile are TOKENS query tokens times
+    GROUP heads:
 
         row      0  1  2 │ 3  4  5 │ 6  7  8 │ …        GROUP = 3, ROWS = 64: TOKENS = 21, one row left over
         token    0  0  0 │ 1  1  1 │ 2  2  2 │ …
@@ -396,7 +408,7 @@ def prefill_kernel(
     first = first_position * 0
     if HAS_WINDOW:
         first = tl.maximum(first_position - window + 1, 0)  # keys before are outside of every row's window
-    attended, lse = attend_tokens(
+    attended, _ = attend_tokens(
         q,
         position,
         first,
@@ -455,10 +467,10 @@ def write_kv_kernel(
     head = tl.arange(0, HEADS)[:, None]
     d = tl.arange(0, D)[None, :]
     mask = (head < num_kv_heads) & (d < HEAD_DIM)
-    k = tl.load(k_ptr + token * k_token + head * k_head + d, mask=mask)
-    v = tl.load(v_ptr + token * v_token + head * v_head + d, mask=mask)
-    tl.store(k_cache_ptr + block * kc_block + offset * kc_slot + head * kc_head + d, k, mask=mask)
-    tl.store(v_cache_ptr + block * vc_block + offset * vc_slot + head * vc_head + d, v, mask=mask)
+    k = tl.load(k_ptr + (token * k_token + head * k_head + d), mask=mask)
+    v = tl.load(v_ptr + (token * v_token + head * v_head + d), mask=mask)
+    tl.store(k_cache_ptr + (block * kc_block + offset * kc_slot + head * kc_head + d), k, mask=mask)
+    tl.store(v_cache_ptr + (block * vc_block + offset * vc_slot + head * vc_head + d), v, mask=mask)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 """Paged attention with the Triton kernels: which kernel runs, on what grid, with what tile sizes (chapter 5).
 
-A batch holds decodes (one query token) and others. `decode_kernel` attends the decodes, split over the context, and
-`prefill_kernel` the rest; each returns at once from a sequence that is the other's. So nothing has to be sorted, and the
-grids follow from shapes alone: no launch waits for the device to tell a length.
+A batch holds decodes (one query token) and others. `decode_kernel` attends the decodes, split over the
+context, and `prefill_kernel` the rest; each returns at once from a sequence that is the other's. So nothing
+has to be sorted, and the grids follow from shapes alone: no launch waits for the device to tell a length.
 
 Without a CUDA device Triton's interpreter runs the same kernels on CPU tensors (see `triton_kernels`).
 """
@@ -24,29 +24,32 @@ MAX_SPLITS = 64
 PROGRAMS_PER_MULTIPROCESSOR = (
     4  # enough that the last round of programs, partly empty, is a small part of all
 )
+ON_AMD = torch.version.hip is not None
 INTERPRETER_MULTIPROCESSORS = 8  # what the split rule takes for a CPU: splits then occur in tests as on a GPU
 
 
 def plan(batch: Batch, block_size: int, device: Any = None) -> TritonPlan:
-    """Upload a step's integers once; the plan is run for every layer. Blocks nothing: the copies are queued."""
+    """Upload a step's integers once; the plan is run for every layer. The copies are queued: it waits for nothing."""
     device = torch.device("cpu") if device is None else torch.device(device)
     only_decodes = len(batch.seq_lens) == 0 or int(batch.query_lens.min()) == 1 == int(batch.query_lens.max())
-    starts = None if only_decodes else batch.query_start_loc
-    tables, lens, starts = (
-        None if a is None else _upload(a, device) for a in (batch.block_tables, batch.seq_lens, starts)
+    return TritonPlan(
+        _upload(batch.block_tables, device),
+        _upload(batch.seq_lens, device),
+        None if only_decodes else _upload(batch.query_start_loc, device),
+        int(batch.seq_lens.max(initial=0)),
+        block_size,
     )
-    return TritonPlan(tables, lens, starts, int(batch.seq_lens.max(initial=0)), block_size)
 
 
 def plan_on_device(
     block_tables: torch.Tensor, seq_lens: torch.Tensor, query_start_loc: torch.Tensor | None, block_size: int
 ) -> TritonPlan:
-    """A plan from tensors that are on the device already, unchecked and without waiting for their contents."""
+    """A plan from tensors that are on the device already, unchecked, without waiting for them."""
     longest = (
         block_tables.shape[1] * block_size
     )  # an upper bound serves: it only chooses the number of splits
-    tensors = (None if t is None else t.to(torch.int32) for t in (block_tables, seq_lens, query_start_loc))
-    return TritonPlan(*tensors, longest, block_size)
+    starts = None if query_start_loc is None else query_start_loc.to(torch.int32)
+    return TritonPlan(block_tables.to(torch.int32), seq_lens.to(torch.int32), starts, longest, block_size)
 
 
 def _upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -58,9 +61,9 @@ def _upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
 class TritonPlan:
     """One batch; see `attention.Plan`.
 
-    block_tables [num_seqs, max_blocks_per_seq], seq_lens [num_seqs] and query_start_loc [num_seqs + 1], int32, on the
-    device. query_start_loc is None where every sequence has one query token. longest: an upper bound of seq_lens.
-    num_splits: of the context in decode; None: by `choose_splits`.
+    block_tables [num_seqs, max_blocks_per_seq], seq_lens [num_seqs] and query_start_loc [num_seqs + 1],
+    int32, on the device. query_start_loc is None where every sequence has one query token. longest: an upper
+    bound of seq_lens. num_splits: of the context in decode; None: by `choose_splits`.
     """
 
     block_tables: torch.Tensor
@@ -123,10 +126,8 @@ class TritonPlan:
             part_ptr=parts,
             lse_ptr=lse,
             ROWS=max(16, power_of_two(common["GROUP"])),
-            TILE=tile_tokens(common["D"], output.element_size()),
             NUM_SPLITS=splits,
-            num_warps=4,
-            num_stages=3,
+            **decode_sizes(common["D"], output.element_size(), ON_AMD),
             **starts,
             **common,
         )
@@ -137,16 +138,14 @@ class TritonPlan:
 
     def _prefill(self, output: torch.Tensor, common: dict[str, Any]) -> None:
         num_tokens, num_heads, _ = output.shape
-        rows = max(prefill_rows(common["D"]), power_of_two(common["GROUP"]))
+        sizes = prefill_sizes(common["D"], output.element_size(), ON_AMD)
+        rows = sizes["ROWS"] = max(sizes["ROWS"], power_of_two(common["GROUP"]))
         num_tiles = num_tokens // (rows // common["GROUP"]) + len(self.seq_lens)
         kernels.prefill_kernel[(num_tiles, num_heads // common["GROUP"])](
             out_ptr=output,
             starts_ptr=self.query_start_loc,
             num_seqs=len(self.seq_lens),
-            ROWS=rows,
-            TILE=tile_tokens(common["D"], output.element_size()),
-            num_warps=8 if rows >= 128 else 4,
-            num_stages=2,
+            **sizes,
             **common,
         )
 
@@ -155,8 +154,9 @@ def choose_splits(programs: int, longest: int, num_multiprocessors: int) -> int:
     """Into how many parts decode cuts each context.
 
     programs is num_seqs * num_kv_heads: what there is to do without splitting. Where that already gives every
-    multiprocessor a few programs, splitting only adds a merge. Where it does not, the context is cut until it does, but
-    into parts of no fewer than MIN_SPLIT_TOKENS tokens. A power of two, because the merge reads all parts as one tile.
+    multiprocessor a few programs, splitting only adds a merge. Where it does not, the context is cut until
+    it does, but into parts of no fewer than MIN_SPLIT_TOKENS tokens. A power of two, because the merge reads
+    all parts as one tile.
     """
     wanted = -(-PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors // max(programs, 1))
     possible = max(1, longest // MIN_SPLIT_TOKENS)
@@ -164,21 +164,38 @@ def choose_splits(programs: int, longest: int, num_multiprocessors: int) -> int:
     return 1 << (splits.bit_length() - 1)
 
 
-def tile_tokens(padded_head_dim: int, element_size: int) -> int:
-    """Tokens that a program reads together: about 16 KB each of K and V, between 16 and 64 tokens.
+def decode_sizes(padded_head_dim: int, element_size: int, on_amd: bool) -> dict[str, int]:
+    """Tile, warps and stages of decode_kernel.
 
-    Three such pairs are in flight at once (num_stages), which leaves room for two programs on a multiprocessor.
+    A program has to keep enough bytes on their way to hide the time they take: num_stages tiles of K and V
+    of 16 KB each are in flight at once, and two or more programs share a multiprocessor. float32 products
+    run on ordinary arithmetic units and need many registers: smaller tiles. AMD's compiler wants the
+    registers of the third stage.
     """
-    return max(16, min(64, 16384 // (padded_head_dim * element_size)))
+    return {
+        "TILE": _tile_tokens(padded_head_dim, element_size),
+        "num_warps": 4,
+        "num_stages": 2 if on_amd else 3,
+    }
 
 
-def prefill_rows(padded_head_dim: int) -> int:
-    """Query tokens times query heads of one KV head in a tile of prefill_kernel.
+def prefill_sizes(padded_head_dim: int, element_size: int, on_amd: bool) -> dict[str, int]:
+    """Rows (query tokens times query heads of a KV head), tile, warps and stages of prefill_kernel.
 
-    Every tile reads its sequence's keys again, so more rows mean fewer reads; the running sum, [rows, head_dim] in
-    float32, must stay in registers, which bounds them.
+    Every tile of rows reads its sequence's keys again, so more rows mean fewer reads; but the running sum,
+    [rows, head_dim] in float32, must stay in registers. The limits were found by compiling
+    (`compile_report`).
     """
-    return 128 if padded_head_dim <= 128 else 64
+    tile = _tile_tokens(padded_head_dim, element_size)
+    if element_size == 4:
+        return {"ROWS": 32, "TILE": tile, "num_warps": 8, "num_stages": 2}
+    rows = 128 if padded_head_dim <= 128 else 64
+    return {"ROWS": rows, "TILE": min(tile, 32) if on_amd else tile, "num_warps": 8, "num_stages": 2}
+
+
+def _tile_tokens(padded_head_dim: int, element_size: int) -> int:
+    numbers = 8192 if element_size == 2 else 2048
+    return max(16, min(64, numbers // padded_head_dim))
 
 
 def power_of_two(n: int) -> int:
@@ -201,7 +218,7 @@ def decode_plain(
     seq_lens: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """Chapter 5's first kernel: one query token a sequence, no window, no softcap. Arguments as `paged_attention`."""
+    """Chapter 5's first kernel: one query token a sequence, no window, no softcap; see `paged_attention`."""
     query, key_cache, value_cache = (_rows_side_by_side(x) for x in (query, key_cache, value_cache))
     output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     kernels.decode_plain_kernel[query.shape[:2]](
@@ -254,10 +271,12 @@ def write_kv(
 
 
 def copy_blocks(keys: torch.Tensor, values: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> None:
-    """Copy whole blocks in every layer: keys and values [num_layers, num_blocks, block_size, num_kv_heads, head_dim].
+    """Copy whole blocks in every layer: keys and values [num_layers, num_blocks, block_size, num_kv_heads,
+    head_dim].
 
     Raises:
-        ValueError: a block is both a source and a destination (programs run in no order, so it could be read before or
+        ValueError: a block is both a source and a destination (programs run in no order, so it could be read
+        before or
             after it is written), or the storage is not contiguous.
     """
     if not pairs:

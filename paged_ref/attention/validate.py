@@ -1,7 +1,8 @@
 """What is asked of `paged_attention`'s arguments, checked before any backend sees them.
 
-A block id out of range does not raise inside a compiled kernel: it reads foreign memory or kills the process. So ids
-are checked here, in one place, for all backends. Only the *used* part of a table is looked at:
+A block id out of range does not raise inside a compiled kernel: it reads foreign memory or kills the
+process. So ids are checked here, in one place, for all backends. Only the *used* part of a table is looked
+at:
 
     block_tables[i, : ceil(seq_lens[i] / block_size)]
 """
@@ -31,7 +32,7 @@ class Batch:
 
     @classmethod
     def of(cls, block_tables: Any, seq_lens: Any, query_start_loc: Any = None) -> Batch:
-        """From arrays or tensors on any device; without query_start_loc, one query token for each sequence."""
+        """From arrays or tensors on any device; without query_start_loc, one query token a sequence."""
         seq_lens = to_numpy(seq_lens)
         starts = np.arange(len(seq_lens) + 1) if query_start_loc is None else to_numpy(query_start_loc)
         return cls(*(np.asarray(a, dtype=np.int32) for a in (to_numpy(block_tables), seq_lens, starts)))
@@ -127,16 +128,18 @@ def _check_shapes(
             )
     elif tuple(query_start_loc.shape) != (num_seqs + 1,):
         raise ValueError(
-            f"query_start_loc has shape {tuple(query_start_loc.shape)}: for {num_seqs} sequences it must be [{num_seqs + 1}]"
+            f"query_start_loc has shape {tuple(query_start_loc.shape)}: "
+            f"for {num_seqs} sequences it must be [{num_seqs + 1}]"
         )
 
 
 def check_batch(batch: Batch, num_tokens: int, num_blocks: int, block_size: int) -> None:
-    """The contents of the integer arrays: rising query starts, lengths that cover the queries, ids that exist."""
+    """The integer arrays' contents: rising query starts, lengths that cover the queries, ids that exist."""
     starts, query_lens, seq_lens = batch.query_start_loc, batch.query_lens, batch.seq_lens
     if starts[0] != 0 or starts[-1] != num_tokens:
         raise ValueError(
-            f"query_start_loc runs from {starts[0]} to {starts[-1]}: it must run from 0 to {num_tokens}, the query tokens"
+            f"query_start_loc runs from {starts[0]} to {starts[-1]}: "
+            f"it must run from 0 to {num_tokens}, the query tokens"
         )
     if (query_lens < 0).any():
         i = int(np.argmax(query_lens < 0))
@@ -153,7 +156,8 @@ def check_batch(batch: Batch, num_tokens: int, num_blocks: int, block_size: int)
     if (needed > width).any():
         i = int(np.argmax(needed > width))
         raise ValueError(
-            f"block_tables has {width} columns, but sequence {i} needs {needed[i]} blocks for its {seq_lens[i]} tokens"
+            f"block_tables has {width} columns, "
+            f"but sequence {i} needs {needed[i]} blocks for its {seq_lens[i]} tokens"
         )
     used = np.arange(width) < needed[:, None]
     wrong = np.argwhere(used & ((batch.block_tables < 0) | (batch.block_tables >= num_blocks)))

@@ -29,6 +29,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
         chosen: Iterable[Case] = all_cases() if os.environ.get("PAGED_REF_FULL_GRID") == "1" else cases()
         metafunc.parametrize("case", chosen, ids=str)
+    if (
+        "short_case" in metafunc.fixturenames
+    ):  # for loops in Python: at most this many (query token, block) pairs
+        metafunc.parametrize("short_case", [c for c in cases() if _pairs(c) <= 1000], ids=str)
+    if (
+        "plain_case" in metafunc.fixturenames
+    ):  # what chapter 5's first kernel can do, at an interpreter's pace
+        plain = [c for c in cases() if c.queries == "decode" and c.extra in ("none", "strided")]
+        metafunc.parametrize("plain_case", [c for c in plain if _pairs(c) * c.heads[0] <= 250], ids=str)
+
+
+def _pairs(case: Case) -> int:
+    return sum(queries * -(-n // case.block_size) for queries, n in case.lengths())
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from paged_ref.attention import BACKENDS, paged_attention
+from paged_ref.attention import BACKENDS, Batch, numpy_blocks, paged_attention
 from paged_ref.attention.grid import AXES, EMPTY, Case, Inputs, error, make_inputs
 
 
@@ -20,6 +20,15 @@ def test_backend_meets_the_oracle(
     got = paged_attention(*inputs.arguments(), **inputs.options, backend=backend)
     assert got.dtype == inputs.query.dtype
     assert error(got, expected) <= case.tolerance
+
+
+def test_numpy_block_by_block_meets_the_oracle(short_case: Case) -> None:
+    case, inputs = short_case, make_inputs(short_case)
+    query, keys, values = (x.float().numpy() for x in inputs.arguments()[:3])  # NumPy has no bfloat16
+    plan = numpy_blocks.plan(Batch.of(*inputs.arguments()[3:]), case.block_size)
+    window, softcap = inputs.options.get("sliding_window"), inputs.options.get("softcap")
+    got = plan.run(query, keys, values, case.head_dim**-0.5, window, softcap)
+    assert error(got, inputs.expected()) <= case.tolerance
 
 
 @pytest.mark.parametrize("backend", list(BACKENDS))
