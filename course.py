@@ -53,6 +53,7 @@ from typing import IO, Any
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+INSTALLED = ("Lib/" if os.name == "nt" else "lib/python*/") + "site-packages/*.dist-info"
 STAMP = VENV / "course-stamp.json"
 LOCK = VENV / "course-lock"
 INDEX = VENV / "course-torch-index"  # what --torch-index said last; survives a set-up that is made again
@@ -153,21 +154,21 @@ def check_machine(torch_index: str) -> None:
         raise SetupError(
             "this Python cannot make environments (it has no ensurepip): on Debian and Ubuntu run\n"
             "    sudo apt install python3-venv\n"
-            "elsewhere install Python from python.org; then run the same command again."
+            f"elsewhere install Python from python.org; {AGAIN}"
         )
     folders = os.environ.get("PIP_FIND_LINKS", "").split()  # a CPU build lying there is the one pip takes
     cpu_build = torch_index or any(any(Path(folder).glob("torch-*+cpu*.whl")) for folder in folders)
     large = sys.platform == "linux" and not cpu_build
-    needed, free = (8 if large else 3), shutil.disk_usage(ROOT).free / 1e9
-    smaller = f" (3 GB do with --torch-index {CPU_INDEX})" if large else ""
+    needed, free = (12 if large else 4), shutil.disk_usage(ROOT).free / 1e9
+    smaller = f" (4 GB do with --torch-index {CPU_INDEX})" if large else ""
     if free < needed:
         raise SetupError(
             f"the set-up takes up to {needed} GB{smaller} and {ROOT} has {free:.1f} GB free: make room, or "
-            "move the course to another disk, and run the same command again."
+            f"move the course to another disk, {AGAIN}"
         )
     if large:
         show(
-            "PyTorch for Linux brings NVIDIA's libraries: up to 4 GB to download, up to 8 GB on disk.\n"
+            "PyTorch for Linux brings NVIDIA's libraries: up to 4 GB to download, about 8 GB on disk.\n"
             "Without an NVIDIA GPU, press Ctrl-C and take its CPU build (0.2 GB) instead:\n"
             f"    python3 course.py lab --torch-index {CPU_INDEX}"
         )
@@ -216,26 +217,24 @@ def run_step(command: list[str], lock: IO[str]) -> None:
     environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_USER="0", PYTHONUNBUFFERED="1")
     options: dict[str, Any] = {} if os.name == "nt" else {"pass_fds": [lock.fileno()]}
     options.update(cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-    process = subprocess.Popen(command, stderr=subprocess.STDOUT, text=True, errors="replace", **options)
+    terminal, width = sys.stdout.isatty(), shutil.get_terminal_size().columns - 1
     lines: list[str] = []
-    reader = threading.Thread(target=lambda: lines.extend(process.stdout or []), daemon=True)
-    reader.start()
-    terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns - 1
     start = shown = time.monotonic()
+    process = subprocess.Popen(command, stderr=subprocess.STDOUT, text=True, errors="replace", **options)
     try:
+        reader = threading.Thread(target=read_lines, args=(process.stdout, lines), daemon=True)
+        reader.start()
         while process.poll() is None:
             time.sleep(0.05)
             now = time.monotonic()
             if now - shown > (0.2 if terminal else 10):
                 shown = now
-                text = f"     {now - start:4.0f} s  {lines[-1].strip() if lines else ''}"
-                show("\r" + text[:width].ljust(width) if terminal else text, end="" if terminal else "\n")
-    finally:
-        if process.poll() is None:  # Ctrl-C: take the step down with us
-            process.terminate()
-        process.wait()
+                text = f"     {now - start:4.0f} s  {progress(lines)}"[:width]
+                show("\r" + text.ljust(width) if terminal else text, end="" if terminal else "\n")
         reader.join(5)
+    finally:
+        process.terminate()  # Ctrl-C: take the step down with us
+        process.wait()
         if terminal:
             show("\r" + " " * width, end="\r")
         with LOG.open("a", encoding="utf-8") as log:
@@ -244,10 +243,23 @@ def run_step(command: list[str], lock: IO[str]) -> None:
         raise SetupError(explain("".join(lines)))
 
 
-NO_NETWORK = (
-    "name resolution", "Failed to establish", "Max retries", "NewConnectionError", "ConnectTimeout",
-    "timed out", "ProxyError", "SSLError", "nodename nor servname", "getaddrinfo failed", "unreachable",
-)  # fmt: skip
+def progress(lines: list[str]) -> str:
+    """What a step said last; while pip copies packages, which it does silently, how many are there."""
+    for line in reversed(lines):
+        if line.startswith("Installing collected packages:"):
+            return f"Installing: {len(list(VENV.glob(INSTALLED)))} of {line.count(',') + 2} packages"
+    said = [line.strip() for line in lines[-20:] if not line.startswith("WARNING")]
+    return next((line for line in reversed(said) if line[:1].isalpha()), "working")
+
+
+def read_lines(stream: IO[str], lines: list[str]) -> None:
+    """Collect a process's output as it comes."""
+    for line in stream:
+        lines.append(line)  # one by one: the other thread looks meanwhile
+
+
+AGAIN = "and run the same command again."
+DISK_FULL = f"the disk is full: make room in {ROOT} and in the temporary folder, {AGAIN}"
 
 
 def explain(output: str) -> str:
@@ -257,27 +269,17 @@ def explain(output: str) -> str:
         return any(phrase in output for phrase in phrases)
 
     if said("No space left on device", "Disk quota exceeded"):
-        return disk_full()
-    if said(*NO_NETWORK):
-        return (
-            "pip could not reach its package index: check the network (behind a proxy, set HTTPS_PROXY) and "
-            "run the same command again."
-        )
-    if said("No matching distribution") and sys.version_info[:2] > NEWEST_PYTHON:
-        newest = ".".join(map(str, NEWEST_PYTHON))
-        return f"this Python is too new for some packages: start the course with python{newest} or older."
+        return DISK_FULL
+    if said("Retrying (", "Max retries exceeded", "Connection broken", "timed out"):
+        return f"pip could not reach its package index: check the network and the proxy (HTTPS_PROXY) {AGAIN}"
+    if said("No matching distribution", "ResolutionImpossible"):
+        versions = "{}.{} to {}.{}".format(*OLDEST_PYTHON, *NEWEST_PYTHON)
+        return f"a package has no build for this Python: use {versions}, or another --torch-index, {AGAIN}"
     if said("Permission denied", "Read-only file system"):
         return f"pip may not write in {VENV}: copy the course into a folder of your own and run it there."
     text = [line.strip() for line in output.splitlines() if line.strip()] or ["it printed nothing"]
     last = [line for line in text if line.lower().startswith("error")] or text
-    return f"a step of the set-up failed ({last[-1]}): {LOG} holds all it said; the same command tries again."
-
-
-def disk_full() -> str:
-    """The same sentence, whether pip met the end of the disk or we did."""
-    return (
-        f"the disk is full: make room in {ROOT} and in the temporary folder, and run the same command again."
-    )
+    return f"the set-up failed ({last[-1]}): look for the cause in {LOG} {AGAIN}"
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -332,5 +334,5 @@ if __name__ == "__main__":
         sys.exit(f"course.py: {stop}")
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            sys.exit(f"course.py: {disk_full()}")
+            sys.exit(f"course.py: {DISK_FULL}")
         sys.exit(f"course.py: {error}: the course writes in {VENV}; copy it to a folder of your own.")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from coursekit.show import INK, PALETTE, PANEL
+from coursekit.show import INK, PALETTE
 from paged_ref.batch import StepBatch
 
 
@@ -16,17 +19,20 @@ def draw_batch(axes: Axes, batch: StepBatch) -> None:
     sequence = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     sampled = set(batch.sample_rows.tolist())
     small = len(sequence) > 30
-    for row, (number, position, slot) in enumerate(zip(sequence, batch.positions, batch.slot_mapping, strict=True)):
-        frame = {"edgecolor": INK, "linewidth": 2.2, "zorder": 3} if row in sampled else {"edgecolor": PANEL, "linewidth": 1}
-        axes.add_patch(Rectangle((row + 0.04, 0), 0.92, 1, facecolor=PALETTE[number % len(PALETTE)], alpha=0.55, **frame))
-        size = 8.5 if small else 11
-        axes.text(row + 0.5, 0.5, str(position), ha="center", va="center", fontsize=size, color=INK, zorder=4)
-        axes.text(row + 0.5, -0.25, str(slot), ha="center", va="top", fontsize=size, color=INK, rotation=90 if small else 0)
-    for number, (start, stop) in enumerate(zip(starts, starts[1:], strict=False)):
-        label = f"sequence {number}" if stop - start > 2 or not small else str(number)
+    style: dict[str, Any] = {"ha": "center", "color": INK, "fontsize": 8.5 if small else 11, "zorder": 4}
+    for row, number in enumerate(sequence):
+        box = Rectangle((row + 0.04, 0), 0.92, 1, facecolor=PALETTE[number % len(PALETTE)], alpha=0.55)
+        if row in sampled:
+            box.set(edgecolor=INK, linewidth=2.2, zorder=3)
+        axes.add_patch(box)
+        axes.text(row + 0.5, 0.5, str(batch.positions[row]), va="center", **style)
+        slot = str(batch.slot_mapping[row])
+        axes.text(row + 0.5, -0.25, slot, va="top", rotation=90 if small else 0, **style)
+    for name, (start, stop) in enumerate(pairwise(starts)):
+        label = f"sequence {name}" if stop - start > 2 or not small else str(name)
         axes.text((start + stop) / 2, 1.15, label, ha="center", va="bottom", fontsize=10, color=INK)
     axes.text(-0.3, 0.5, "position", ha="right", va="center", fontsize=10)
     axes.text(-0.3, -0.3, "slot", ha="right", va="top", fontsize=10)
     axes.set_xlim(-0.12 * len(sequence) - 0.6, len(sequence))
-    axes.set_ylim(-1.1, 1.6)
+    axes.set_ylim(-0.95 if small else -0.7, 1.6)
     axes.axis("off")

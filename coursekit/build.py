@@ -18,6 +18,7 @@ from pathlib import Path
 from coursekit.execute import CellError, execute
 from coursekit.faults import check
 from coursekit.freshness import depends_on, finish, keep_ignored, reason_to_execute, with_outputs_of
+from coursekit.pictures import pictures_to_write
 from coursekit.source import (
     BuildError,
     Target,
@@ -58,6 +59,9 @@ def build(
         else:
             continue
         print(f"FAILED {failures[-1]}", flush=True)
+    for path, data in pictures_to_write(root).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_bytes(path, data)
     return failures
 
 
@@ -89,7 +93,11 @@ def build_one(target: Target, *, refresh: bool, force: bool, timeout: float) -> 
 
 def replace_file(path: Path, text: str) -> bool:
     """Writes all of `text` or nothing; says whether anything changed."""
-    data = text.encode()
+    return replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, data: bytes) -> bool:
+    """The same for a file that is not text."""
     if path.is_file() and path.read_bytes() == data:
         return False
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -14,11 +14,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import unquote
 
 from nbformat import NotebookNode
 
 from coursekit.execute import WIDGET
 from coursekit.freshness import changes, finish, reason_to_execute, same_code, with_outputs_of
+from coursekit.pictures import pictures_to_write
 from coursekit.source import (
     BuildError,
     Target,
@@ -39,9 +41,8 @@ NBVAL_TAGS = {"nbval-ignore-output", "nbval-check-output", "nbval-raises-excepti
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 REBUILD = "run `python3 course.py build`"
 
-_HOMES = (
-    r"(?<![\w.:/+=-])(?:/(?:home|Users|root|tmp|private|mnt|var/folders)/[\w.-]+|/root\b)|[A-Za-z]:\\+Users\\"
-)
+_ROOTS = "home|Users|tmp|private|mnt|opt|srv|data|work|workspaces?|content|var/folders"
+_HOMES = rf"(?<![\w.:/+=<-])(?:/(?:{_ROOTS})/[\w.-]+|/root\b|(?:/[\w.-]+)+/\.?venv\b)|[A-Za-z]:\\+Users\\"
 _INSTALLED = r"[/\\](?:site|dist)-packages[/\\]"
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
 _PROGRESS = re.compile(r"\d+%\|.*\||\r(?!\n)")
@@ -72,6 +73,10 @@ def check(root: Path, names: list[str] | None = None) -> list[Fault]:
         for path in extra_notebooks(root):
             remedy = "write its source under curriculum/, or delete it"
             faults.append(Fault(path.relative_to(root).as_posix(), "no source makes this notebook", remedy))
+    for path in pictures_to_write(root):
+        faults.append(
+            Fault(path.relative_to(root).as_posix(), "differs from the picture in its notebook", REBUILD)
+        )
     return faults
 
 
@@ -92,9 +97,7 @@ def check_target(target: Target) -> list[Fault]:
     for number, cell in enumerate(stored.cells, 1):
         line = lines[number - 1] if number <= len(lines) else None
         source = f"{target.relative(target.source)}:{line}" if line else ""
-        faults += [
-            replace(fault, file=file, cell=number, source=source) for fault in _in_cell(cell, target.root)
-        ]
+        faults += [replace(fault, file=file, cell=number, source=source) for fault in _in_cell(cell, target)]
     faults += [replace(fault, file=file) for fault in _in_whole(stored, target)]
     return faults
 
@@ -141,10 +144,16 @@ def _in_whole(notebook: NotebookNode, target: Target) -> Iterator[Fault]:
     yield from _machine("its metadata", str(dict(notebook.metadata)), target.root)
 
 
-def _in_cell(cell: NotebookNode, root: Path) -> Iterator[Fault]:
+def _in_cell(cell: NotebookNode, target: Target) -> Iterator[Fault]:
     if cell.cell_type == "markdown":
-        yield from _pictures_in_text(_without_code(cell.source))
-    yield from _machine("its source", cell.source, root, homes=False)
+        prose = _without_code(cell.source)
+        yield from _pictures_in_text(prose)
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose):
+            if not re.match(r"\w+:", link) and not (target.path.parent / unquote(link)).exists():
+                yield Fault(
+                    "", f"a link leads nowhere ({link!r})", "correct it; it starts at the notebook's folder"
+                )
+    yield from _machine("its source", cell.source, target.root, homes=False)
     if not is_code(cell):
         return
     if odd := [tag for tag in tags(cell) if "nbval" in tag.lower() and tag not in NBVAL_TAGS]:
@@ -162,7 +171,7 @@ def _in_cell(cell: NotebookNode, root: Path) -> Iterator[Fault]:
     if not cell.outputs and not is_ignored(cell) and _must_print(cell.source):
         yield Fault("", "this cell prints, but no output is stored, so its run is not checked", REBUILD)
     for output in cell.outputs:
-        yield from _in_output(output, root)
+        yield from _in_output(output, target.root)
 
 
 def _error_or_not(cell: NotebookNode) -> Iterator[Fault]:

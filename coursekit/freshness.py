@@ -41,7 +41,8 @@ def reason_to_execute(target: Target, stored: NotebookNode | None, fresh: Notebo
     if any(cell.execution_count is None for cell in stored.cells if is_code(cell)):
         return "some cells were never run"
     changed = changes(target, stored, fresh)
-    return f"changed: {', '.join(changed)}" if changed else None
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    return f"changed: {', '.join(changed[:3])}{more}" if changed else None
 
 
 def with_outputs_of(stored: NotebookNode, fresh: NotebookNode) -> NotebookNode:

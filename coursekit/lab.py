@@ -29,9 +29,10 @@ def find_chapter(chapter: str, folder: Path) -> Path:
         ValueError: there is no such chapter; the message lists those there are.
     """
     found = chapters(folder)
-    key = chapter.partition("_")[0].zfill(2)
+    number = re.match(r"(\d{1,2})(_|$)", chapter)
+    key = number[1].zfill(2) if number else ""
     if key not in found:
-        titles = [f"  {number}  {path.stem[3:].replace('_', ' ')}" for number, path in found.items()]
+        titles = [f"  {key}  {path.stem[3:].replace('_', ' ')}" for key, path in found.items()]
         listing = "\n".join(titles) or "  none: run `python3 course.py build`"
         raise ValueError(f"There is no chapter {chapter!r}. The chapters are:\n{listing}")
     return found[key]
@@ -45,9 +46,7 @@ def command(notebook: Path, *, root: Path, port: int | None, browser: bool) -> l
         "jupyterlab",
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{notebook.relative_to(root).as_posix()}",
-        # No question about news and no look for updates: the page opens clean, and without a network.
-        "--LabApp.news_url=None",
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        "--LabApp.extension_manager=readonly",  # no look for extensions: the page opens without a network
         "--ServerApp.answer_yes=True",  # one Ctrl-C stops it
     ]
     if port is not None:
@@ -85,6 +84,9 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     line = command(notebook, root=ROOT, port=options.port, browser=not options.no_browser)
+    # Our folder switches off JupyterLab's question about news, and its look for updates.
+    folders = [str(ROOT / "coursekit" / "jupyter"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(folders)
     print(f"Opening {notebook.relative_to(ROOT)} in JupyterLab. Ctrl-C here stops it.", flush=True)
     if sys.platform != "win32":
         os.execv(line[0], line)

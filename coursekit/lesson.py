@@ -53,7 +53,7 @@ def _place(thing: Any) -> str:
     """The file as the repository names it: from the folder that holds the top package, never absolute."""
     file = Path(inspect.getsourcefile(thing) or "?")
     name = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
-    top = sys.modules.get(name.split(".")[0])
-    if top is None or top.__file__ is None or Path(top.__file__).name != "__init__.py":
-        return file.name
-    return file.relative_to(Path(top.__file__).parent.parent).as_posix()
+    if name == "__main__":
+        return "this notebook"
+    start = Path(getattr(sys.modules.get(name.split(".")[0]), "__file__", None) or "")
+    return file.relative_to(start.parent.parent).as_posix() if start.name == "__init__.py" else file.name

@@ -1,9 +1,9 @@
 """Pictures of a KV memory: who holds which slot, which slots hold a token, which are free.
 
-A snapshot is the state of a pool at one moment, taken from the block tables that live on it. From snapshots come two
-views: the memory at one moment, block by block, and the memory over time, one column a step. Each has a sentence that
-says the same in words. The colours go to owners in order of appearance; a held slot without a token keeps its owner's
-colour, paler, so that the waste is seen.
+A snapshot is the state of a pool at one moment, taken from the block tables that live on it. From snapshots
+come two views: the memory at one moment, block by block, and the memory over time, one column a step. Each
+has a sentence that says the same in words. A held slot without a token has its owner's colour, paler, so that
+the waste is seen.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Snapshot:
     """A pool at one moment.
 
     Attributes:
-        owner: [num_blocks, block_size] int: index of the sequence that holds the slot, or -1. A shared slot shows
-            the first of its holders.
+        owner: [num_blocks, block_size] int: number of the sequence that holds the slot, or -1. A shared slot
+            shows the first of its holders.
         written: [num_blocks, block_size] bool: the slot holds a token.
         holders: [num_blocks] int: how many tables name the block.
     """
@@ -57,8 +57,8 @@ class Snapshot:
         shared = int((self.holders > 1).sum())
         extra = f", {shared} blocks are shared" if shared else ""
         return (
-            f"{written} of {total} slots hold a token ({written / total:.0%}), {held - written} are held and empty, "
-            f"{total - held} are free{extra}"
+            f"{written} of {total} slots hold a token ({written / total:.0%}), "
+            f"{held - written} are held and empty, {total - held} are free{extra}"
         )
 
 
@@ -108,7 +108,7 @@ def draw_memory_over_time(axes: Axes, snapshots: Sequence[Snapshot]) -> None:
 
 
 def step_slider(draw: Callable[[int], tuple[Figure, str]], num_steps: int, start: int = 0) -> widgets.VBox:
-    """A slider over steps 1 .. num_steps, the picture `draw(step)` of the chosen one (from 0), and its words below."""
+    """A slider over steps 1 .. num_steps, and below it picture and words of the chosen step: `draw(step - 1)`."""
     slider = widgets.IntSlider(
         value=start + 1,
         min=1,
@@ -152,7 +152,9 @@ def _colours(owner: np.ndarray, written: np.ndarray) -> np.ndarray:
 
 
 def _pale(colour: str | np.ndarray) -> tuple[float, float, float]:
-    red, green, blue = (c + (1 - c) * PALE for c in to_rgb(tuple(colour) if isinstance(colour, np.ndarray) else colour))
+    red, green, blue = (
+        c + (1 - c) * PALE for c in to_rgb(tuple(colour) if isinstance(colour, np.ndarray) else colour)
+    )
     return red, green, blue
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import jupytext
 import nbformat
+import yaml  # type: ignore[import-untyped]
 from nbformat import NotebookNode
 
 # Where each kind of source lives, and where its notebooks are built.
@@ -83,6 +84,7 @@ def extra_notebooks(root: Path) -> Iterator[Path]:
 def notebook_from_text(text: str) -> NotebookNode:
     """The unexecuted notebook of a py:percent text, with the text's `course` header in `metadata.course`."""
     read = jupytext.reads(text, fmt="py:percent")
+    header = _header(read.cells.pop(0).source) if read.cells and read.cells[0].cell_type == "raw" else {}
     seen: Counter[str] = Counter()
     cells = []
     for cell in read.cells:
@@ -96,9 +98,27 @@ def notebook_from_text(text: str) -> NotebookNode:
         )
         cells.append(new(source=cell.source, id=key, metadata=metadata))
     notebook = nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
-    notebook.metadata["course"] = dict(read.metadata.get("course", {}))
+    notebook.metadata["course"] = header
     notebook.nbformat_minor = 5
     return notebook
+
+
+def _header(text: str) -> dict[str, Any]:
+    """What stands under `course:` between the two `# ---` lines at the top of a source (YAML)."""
+    try:
+        data = yaml.safe_load(text.strip().strip("-"))
+    except yaml.YAMLError as error:
+        raise BuildError(f"the header between the `# ---` lines is not YAML: {error}") from None
+    course = data.get("course") if isinstance(data, dict) else None
+    if (
+        not isinstance(course, dict)
+        or set(course) - {"depends"}
+        or not isinstance(course.get("depends", []), list)
+    ):
+        raise BuildError(
+            "the header between the `# ---` lines may hold only `course:` with `depends: [files]`"
+        )
+    return course
 
 
 def first_lines(text: str, notebook: NotebookNode) -> list[int | None]:

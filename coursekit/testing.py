@@ -53,8 +53,8 @@ def steps(*, fast: bool, pytest_arguments: list[str]) -> list[Step]:
         "notebooks",
     ]
     return [
-        Step("format", ["ruff", "format", "--check", "."]),
-        Step("lint", ["ruff", "check", "."]),
+        Step("format", ["ruff", "format", "--check", "--output-format=concise", "."]),
+        Step("lint", ["ruff", "check", "--output-format=concise", "."]),
         Step("types", ["mypy"]),
         Step("notebooks match their sources", ["coursekit", "build", "--check"]),
         Step("tests", unit),

@@ -44,7 +44,8 @@ class BlockPool:
     Raises:
         ValueError: a size below 1.
 
-    Every operation takes time in proportion to the blocks it names, whatever the size of the pool.
+    Every operation takes time in proportion to the blocks it names, whatever the size of the pool. (Forgetting
+    cached contents also visits what follows them; each block is visited once for each time that it was published.)
     """
 
     def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = False) -> None:
@@ -75,6 +76,10 @@ class BlockPool:
         self._require_known(block)
         return self._ref_counts[block]
 
+    def is_shared(self, block: int) -> bool:
+        """Whether the block has several holders, so that none of them may write into it."""
+        return self._ref_counts[block] > 1
+
     def allocate(self, n: int) -> list[int]:
         """Take `n` free blocks and hold each once. Their contents are whatever the last holder left.
 
@@ -89,8 +94,8 @@ class BlockPool:
         blocks = [self._free.pop_head() for _ in range(n)]
         for block in blocks:
             self._ref_counts[block] = 1
-            if self.prefix_cache is not None:
-                self.prefix_cache.forget(block)  # new contents are coming: the old must not be found again
+        for block in blocks:
+            self.forget(block)  # new contents are coming: the old must not be found again
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
@@ -103,7 +108,9 @@ class BlockPool:
         for block in blocks:
             self._require_known(block)
             if self._ref_counts[block] == 0 and not self._is_cached(block):
-                raise ValueError(f"block {block} is free: allocate it, only a held or cached block can be shared")
+                raise ValueError(
+                    f"block {block} is free: allocate it, only a held or cached block can be shared"
+                )
         for block in blocks:
             if self._ref_counts[block] == 0:
                 self._free.remove(block)
@@ -123,7 +130,7 @@ class BlockPool:
             self._require_known(block)
             if drops > self._ref_counts[block]:
                 raise ValueError(
-                    f"double free of block {block}: it has {self._ref_counts[block]} holders, {drops} were to be dropped"
+                    f"double free of block {block}: {self._ref_counts[block]} holders, {drops} were to be dropped"
                 )
         worthless = []
         for block in blocks:
@@ -136,6 +143,18 @@ class BlockPool:
         for block in reversed(worthless):
             self._free.push_head(block)
 
+    def forget(self, block: int) -> None:
+        """The block's contents are about to change: the prefix cache must not find it, nor what follows it, again.
+
+        Free blocks that lose their worth by this go to the head of the queue.
+        """
+        if self.prefix_cache is None:
+            return
+        for lost in self.prefix_cache.forget(block):
+            if self._ref_counts[lost] == 0:
+                self._free.remove(lost)
+                self._free.push_head(lost)
+
     def free_blocks(self) -> list[int]:
         """The free blocks in the order in which they would be handed out. Takes time in proportion to them."""
         return list(self._free)
@@ -144,12 +163,21 @@ class BlockPool:
         """Raise AssertionError if an invariant is broken. Takes time in proportion to the pool."""
         free = list(self._free)
         if len(free) != len(self._free) or len(set(free)) != len(free):
-            raise AssertionError(f"the free queue says it holds {len(self._free)} blocks, it links {len(set(free))}")
+            raise AssertionError(
+                f"the free queue says it holds {len(self._free)} blocks, it links {len(set(free))}"
+            )
         unheld = {block for block, count in enumerate(self._ref_counts) if count == 0}
         if min(self._ref_counts) < 0:
             raise AssertionError(f"negative reference count: {min(self._ref_counts)}")
         if unheld != set(free):
-            raise AssertionError(f"blocks unheld but not free, or free but held: {sorted(unheld ^ set(free))}")
+            raise AssertionError(
+                f"blocks unheld but not free, or free but held: {sorted(unheld ^ set(free))}"
+            )
+        cached = [self._is_cached(block) for block in free]
+        if cached != sorted(cached):
+            raise AssertionError(
+                "a free block without cached contents stands behind one with: it would be used too late"
+            )
         if self.prefix_cache is not None:
             self.prefix_cache.check()
 
@@ -166,7 +194,7 @@ class _FreeQueue:
 
     def __init__(self, num_blocks: int) -> None:
         self._end = num_blocks
-        self._next = list(range(1, num_blocks + 1)) + [0]
+        self._next = [*range(1, num_blocks + 1), 0]
         self._previous = [num_blocks, *range(num_blocks)]
         self._length = num_blocks
 

@@ -53,29 +53,40 @@ class BlockTable:
             OutOfBlocks: the pool cannot give the blocks; table and pool are unchanged.
             ValueError: `num_tokens` is negative.
         """
+        self.grow(num_tokens)
+        return self.slots(self.num_tokens - num_tokens, self.num_tokens)
+
+    def grow(self, num_tokens: int) -> None:
+        """`append` without the slots, for a caller that asks for them later (a prefill in chunks)."""
         if num_tokens < 0:
             raise ValueError(f"cannot append {num_tokens} tokens: the number must be 0 or more")
-        must_copy = num_tokens > 0 and self._writes_to_shared_block()
-        new = self.pool.allocate(self.blocks_to_append(num_tokens))  # the only step that can fail
-        if must_copy:
-            shared, own = self.blocks[-1], new.pop(0)
-            self.pool.free([shared])
-            self.blocks[-1] = own
-            self.pending_copies.append((shared, own))
+        wanted = self.blocks_to_append(num_tokens)
+        new = self.pool.allocate(wanted) if wanted else []  # the only step that can fail
+        if num_tokens and self._last_is_partly_full():
+            if self.pool.is_shared(self.blocks[-1]):
+                shared, own = self.blocks[-1], new.pop(0)
+                self.pool.free([shared])
+                self.blocks[-1] = own
+                self.pending_copies.append((shared, own))
+            else:
+                self.pool.forget(
+                    self.blocks[-1]
+                )  # cached if this is a fork of part of it, and the rest is gone
         self.blocks += new
-        first = self.num_tokens
         self.num_tokens += num_tokens
-        return self.slots(first, self.num_tokens)
 
     def blocks_to_append(self, num_tokens: int) -> int:
         """How many blocks `append(num_tokens)` would take from the pool, a copy-on-write included."""
         grown = blocks_for(self.num_tokens + num_tokens, self.pool.block_size) - len(self.blocks)
-        return grown + (num_tokens > 0 and self._writes_to_shared_block())
+        copies = num_tokens and self._last_is_partly_full() and self.pool.is_shared(self.blocks[-1])
+        return grown + bool(copies)
 
     def adopt(self, blocks: list[int]) -> None:
         """Begin an empty table with full blocks that hold the sequence's first tokens (a prefix-cache hit)."""
         if self.blocks:
-            raise ValueError(f"the table already has {len(self.blocks)} blocks: only an empty one can adopt a prefix")
+            raise ValueError(
+                f"the table already has {len(self.blocks)} blocks: only an empty one can adopt a prefix"
+            )
         self.pool.share(blocks)
         self.blocks = list(blocks)
         self.num_tokens = len(blocks) * self.pool.block_size
@@ -124,23 +135,41 @@ class BlockTable:
         return self.blocks[i // self.pool.block_size] * self.pool.block_size + i % self.pool.block_size
 
     def slots(self, start: int, stop: int) -> list[int]:
-        """The slots of tokens start .. stop - 1."""
-        return [self.slot(i) for i in range(start, stop)]
+        """The slots of tokens start .. stop - 1.
+
+        Raises:
+            IndexError: the table does not have all of them.
+        """
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise IndexError(
+                f"tokens {start} to {stop - 1} have no slots: the table has {self.num_tokens} tokens"
+            )
+        size = self.pool.block_size
+        slots: list[int] = []
+        while start < stop:
+            end = min(
+                stop, start - start % size + size
+            )  # the rest of one block, whose slots lie side by side
+            first = self.blocks[start // size] * size + start % size
+            slots += range(first, first + end - start)
+            start = end
+        return slots
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         needed = blocks_for(self.num_tokens, self.pool.block_size)
         if len(self.blocks) != needed:
-            raise AssertionError(f"{self.num_tokens} tokens need {needed} blocks, the table has {len(self.blocks)}")
+            raise AssertionError(
+                f"{self.num_tokens} tokens need {needed} blocks, the table has {len(self.blocks)}"
+            )
         if len(set(self.blocks)) != len(self.blocks):
             raise AssertionError(f"a block stands twice in the table: {self.blocks}")
         for logical, block in enumerate(self.blocks):
             if self.pool.ref_count(block) < 1:
                 raise AssertionError(f"logical block {logical} is physical block {block}, which is free")
 
-    def _writes_to_shared_block(self) -> bool:
-        partly_full = self.num_tokens % self.pool.block_size != 0
-        return partly_full and self.pool.ref_count(self.blocks[-1]) > 1
+    def _last_is_partly_full(self) -> bool:
+        return self.num_tokens % self.pool.block_size != 0
 
 
 def blocks_to_append_each(tables: Iterable[BlockTable]) -> int:

@@ -10,9 +10,11 @@ leave between any two steps: that is continuous batching.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence as ListOf
-from contextlib import suppress
-from dataclasses import dataclass, field
+import secrets
+import time
+from collections import deque
+from collections.abc import Collection, Iterator
+from collections.abc import Sequence as ListOf
 from pathlib import Path
 from typing import Any
 
@@ -20,49 +22,23 @@ from transformers import PreTrainedModel
 
 from .attention import BACKENDS
 from .batch import build_batch
+from .beam_search import BeamSearch
 from .block_pool import BlockPool
 from .block_table import BlockTable
+from .continuation import extend, wish_for
 from .hf_model import PagedModel
+from .interrupts import uninterrupted
 from .memory import choose_num_blocks
-from .metrics import Metrics
+from .metrics import Metrics, TimedBlockPool
+from .outputs import CompletionOutput, RequestOutput, StreamEvent
+from .progress import Progress
 from .prompts import Prompt, as_prompts, to_token_ids
 from .request import Request, Sequence
-from .sampling import SamplingParams, greedy
+from .sampling import BadLogits, SamplingParams, choose, require_int
 from .scheduler import Chunk, Scheduler, Step
 from .text import Detokenizer
 
 log = logging.getLogger("paged_ref")
-
-
-@dataclass
-class CompletionOutput:
-    """One continuation. `finish_reason`: "stop" (end-of-sequence token), "length", "abort"."""
-
-    index: int
-    token_ids: list[int]
-    text: str
-    finish_reason: str
-    cumulative_logprob: float
-
-
-@dataclass
-class RequestOutput:
-    """A finished request: the prompt as the model saw it, and its continuations."""
-
-    request_id: int
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class StreamEvent:
-    """One new token of one sequence: `prompt_index` says of which prompt. `text` may be empty (half a character)."""
-
-    prompt_index: int
-    index: int
-    token_id: int
-    text: str
-    finish_reason: str | None
 
 
 class LLM:
@@ -110,8 +86,10 @@ class LLM:
             raise ValueError(f"preemption = {preemption!r}: it must be 'recompute' or 'swap'")
         if backend != "auto" and backend not in BACKENDS:
             raise ValueError(f"unknown backend {backend!r}: one of auto, {', '.join(BACKENDS)}")
-        if num_blocks is not None:
-            BlockPool(num_blocks, block_size)  # a wrong size is to be told before a model is loaded
+        sizes = {"block_size": block_size, "num_blocks": num_blocks, "num_host_blocks": num_host_blocks}
+        for name, value in sizes.items():
+            if value is not None:
+                require_int(name, value, 1)  # before a model is loaded
         if isinstance(model, PagedModel):
             self.model = model
         elif isinstance(model, PreTrainedModel):
@@ -120,22 +98,25 @@ class LLM:
             self.model = PagedModel.load(model, dtype, device)
         self.backend = backend
         if num_blocks is None:
-            num_blocks = choose_num_blocks(self.model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens)
-        self.pool = BlockPool(num_blocks, block_size, enable_prefix_caching)
-        self.cache = self.model.new_cache(num_blocks, block_size)
+            num_blocks = choose_num_blocks(
+                self.model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens
+            )
+        self.cache = self.model.new_cache(num_blocks, block_size)  # if there is no room, this is what fails
+        self.pool = TimedBlockPool(num_blocks, block_size, enable_prefix_caching)
         host_pool = self.host_cache = None
         if preemption == "swap":
-            host_pool = BlockPool(num_host_blocks or num_blocks, block_size)
-            self.host_cache = self.model.new_cache(host_pool.num_blocks, block_size, host=True)
+            self.host_cache = self.model.new_cache(num_host_blocks or num_blocks, block_size, host=True)
+            host_pool = BlockPool(self.host_cache.num_blocks, block_size)
         self.scheduler = Scheduler(self.pool, max_num_seqs, max_num_batched_tokens, watermark, host_pool)
-        self.metrics = Metrics()
+        self.metrics = Metrics(self.scheduler)
         self._num_requests = 0
-        self._detokenizers: dict[Sequence, Detokenizer] = {}
 
-    # ---- the three ways to run requests
+    # ---- the ways to run requests
 
     def generate(
-        self, prompts: Prompt | ListOf[Prompt], sampling: SamplingParams | ListOf[SamplingParams] | None = None
+        self,
+        prompts: Prompt | ListOf[Prompt],
+        sampling: SamplingParams | ListOf[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
         """Run prompts to their end; results in the order of the prompts.
 
@@ -146,67 +127,106 @@ class LLM:
 
         Raises:
             ValueError: a bad prompt, named by its place; then no prompt is run.
+            FloatingPointError: the model gave NaN; the message names the request.
         """
-        requests = self._add_all(prompts, sampling)
+        requests: list[Request] = []
         try:
-            while any(request.sequences for request in requests):
-                self.step()
+            self._add_all(requests, prompts, sampling)
+            with Progress(requests) as progress:
+                while any(request.sequences for request in requests):
+                    self.step()
+                    progress.update(self.metrics.generated_tokens)
+            return [self.output(request) for request in requests]
         finally:
-            outputs = [self._output(request) for request in requests]
-            self._forget(requests)
-        return outputs
+            self.abort(*requests)
 
     def stream(
-        self, prompts: Prompt | ListOf[Prompt], sampling: SamplingParams | ListOf[SamplingParams] | None = None
+        self,
+        prompts: Prompt | ListOf[Prompt],
+        sampling: SamplingParams | ListOf[SamplingParams] | None = None,
     ) -> Iterator[StreamEvent]:
-        """Like `generate`, but yields every token as it is made. Closing the iterator aborts what still runs."""
-        requests = self._add_all(prompts, sampling)
-        return self._stream(requests)
+        """Like `generate`, but yields every token as it is made.
 
-    def _stream(self, requests: list[Request]) -> Iterator[StreamEvent]:
-        index_of = {request: i for i, request in enumerate(requests)}
+        Closing the iterator, or losing the last reference to it, aborts what still runs.
+        """
+        events = self._stream(prompts, sampling)
+        next(events)  # to the first, empty yield: a bad prompt raises here, and from here on closing aborts
+        return events
+
+    def _stream(self, prompts: Any, sampling: Any) -> Iterator[Any]:
+        requests: list[Request] = []
         try:
+            self._add_all(requests, prompts, sampling, with_events=True)
+            yield None
             while any(request.sequences for request in requests):
-                for request, event in self._step()[1]:
-                    if request in index_of:
-                        yield StreamEvent(index_of[request], *event)
+                self.step()
+                for i, request in enumerate(requests):
+                    while request.events:
+                        yield StreamEvent(i, *request.events.popleft())
         finally:
-            self._forget(requests)
+            self.abort(*requests)
 
-    def add_request(self, prompt: Prompt, sampling: SamplingParams | None = None, priority: int = 0) -> Request:
+    def add_request(
+        self, prompt: Prompt, sampling: SamplingParams | None = None, priority: int = 0
+    ) -> Request:
         """Let one request wait; `step` will run it. Lower `priority` numbers go first.
 
         Raises:
             ValueError: a prompt that is empty, too long, has a token id outside the vocabulary, or never fits the pool.
         """
         request = self._new_request(prompt, sampling or SamplingParams(), priority)
-        self.scheduler.add(request)
+        with uninterrupted():
+            self._add(request)
         return request
 
-    def abort(self, request: Request) -> None:
-        """End a request at once and free what it holds. Harmless if it has ended."""
-        self.scheduler.abort(request)
-        self._forget([request])
+    def output(self, request: Request) -> RequestOutput:
+        """What a request has come to so far."""
+        return RequestOutput.of(request)
+
+    def abort(self, *requests: Request) -> None:
+        """End requests at once and free what they hold. Harmless for those that have ended."""
+        with uninterrupted():
+            for request in requests:
+                if request.sequences:
+                    self.scheduler.abort(request)
+                    request.finish_time = time.perf_counter()
+
+    # ---- one step
 
     def step(self) -> Step:
         """Compute one token of every running sequence, and chunks of prompts. Returns what was done.
 
         If the model fails or is interrupted, every running request gives its blocks back, waits, and is recomputed
         when `step` is called again.
+
+        Raises:
+            FloatingPointError: the model gave NaN for some requests; these are aborted.
         """
-        return self._step()[0]
-
-    def _step(self) -> tuple[Step, list[tuple[Request, tuple[int, int, str, str | None]]]]:
-        step = self.scheduler.schedule()
+        step = Step()
+        sampled: list[Chunk] = []
         try:
+            with uninterrupted():
+                step = self.scheduler.schedule()
             self._move_blocks(step)
-            events = self._compute(step) if step.chunks else []
-        except BaseException:
-            self.scheduler.recover(step)
+            if step.chunks:
+                sampled = [chunk for chunk in step.chunks if chunk.samples]
+                logits = self.model.forward(build_batch(step), self.cache, self.backend)
+                choices = choose(logits, [wish_for(chunk) for chunk in sampled]) if sampled else []
+                with uninterrupted():
+                    self.scheduler.complete(step)
+                    self.metrics.observe(step)
+                    self.metrics.generated_tokens += extend(self.scheduler, sampled, choices)
+        except BaseException as error:
+            with uninterrupted():
+                rows = error.rows if isinstance(error, BadLogits) else []
+                damaged = {sampled[row].request for row in rows}
+                self._abort_damaged(damaged)
+                self.scheduler.recover(step)
+            if damaged:
+                numbers = sorted(request.number for request in damaged)
+                raise FloatingPointError(f"requests {numbers} were aborted: {error}") from error
             raise
-        return step, events
-
-    # ---- one step
+        return step
 
     def _move_blocks(self, step: Step) -> None:
         if self.host_cache is not None:
@@ -214,59 +234,46 @@ class LLM:
             self.cache.load_blocks(self.host_cache, step.swaps_in)
         self.cache.copy_blocks(step.copies)
 
-    def _compute(self, step: Step) -> list[tuple[Request, tuple[int, int, str, str | None]]]:
-        logits = self.model.forward(build_batch(step), self.cache, self.backend)
-        draws = greedy(logits)
-        self.scheduler.complete(step)
-        self.metrics.observe(step, self.pool, len(self.scheduler.running))
-        sampled = [chunk for chunk in step.chunks if chunk.samples]
-        self.metrics.generated_tokens += len(sampled)
-        return [
-            (chunk.request, self._take(chunk, draw.token_id, draw.logprob))
-            for chunk, draw in zip(sampled, draws, strict=True)
-        ]
-
-    def _take(self, chunk: Chunk, token_id: int, logprob: float) -> tuple[int, int, str, str | None]:
-        """Give a sequence its next token, and end it if that was its last."""
-        request, sequence = chunk.request, chunk.sequence
-        sequence.token_ids.append(token_id)
-        sequence.cumulative_logprob += logprob
-        detokenizer = self._detokenizers.setdefault(sequence, Detokenizer(self.model.tokenizer))
-        text = detokenizer.add(token_id)
-        reason = None
-        if token_id in self.model.eos_token_ids and not request.sampling.ignore_eos:
-            reason = "stop"
-        elif sequence.num_new_tokens >= request.max_new_tokens:
-            reason = "length"
-        if reason is not None:
-            text += detokenizer.finish()
-            self.scheduler.finish(request, sequence, reason)
-        return sequence.index, token_id, text, reason
+    def _abort_damaged(self, requests: Collection[Request]) -> None:
+        """Abort requests whose keys and values may be damaged; no other request may find their blocks again."""
+        for request in requests:
+            for sequence in request.sequences:
+                for block in sequence.table.blocks:
+                    self.pool.forget(block)
+        self.abort(*requests)
 
     # ---- requests
 
     def _add_all(
-        self, prompts: Prompt | ListOf[Prompt], sampling: SamplingParams | ListOf[SamplingParams] | None
-    ) -> list[Request]:
+        self,
+        requests: list[Request],
+        prompts: Prompt | ListOf[Prompt],
+        sampling: SamplingParams | ListOf[SamplingParams] | None,
+        with_events: bool = False,
+    ) -> None:
+        """Add a request for each prompt, to the scheduler and to `requests`."""
         prompts = as_prompts(prompts)
-        each = [sampling or SamplingParams()] * len(prompts)
-        if isinstance(sampling, (list, tuple)):
-            if len(sampling) != len(prompts):
-                raise ValueError(f"{len(sampling)} SamplingParams for {len(prompts)} prompts: give one, or one for each")
+        if sampling is None or isinstance(sampling, SamplingParams):
+            each = [sampling or SamplingParams()] * len(prompts)
+        else:
             each = list(sampling)
-        requests: list[Request] = []
-        try:
-            for i, prompt in enumerate(prompts):
-                try:
-                    requests.append(self.add_request(prompt, each[i]))
-                except ValueError as error:
-                    raise type(error)(f"prompt {i}: {error}") from error
-        except BaseException:
-            self._forget(requests)
-            raise
-        return requests
+        if len(each) != len(prompts):
+            raise ValueError(f"{len(each)} SamplingParams for {len(prompts)} prompts: one, or one for each")
+        for i, prompt in enumerate(prompts):
+            try:
+                request = self._new_request(prompt, each[i])
+                request.events = deque() if with_events else None
+                with uninterrupted():
+                    self._add(request)
+                    requests.append(request)
+            except ValueError as error:
+                raise type(error)(f"prompt {i}: {error}") from error
 
-    def _new_request(self, prompt: Prompt, sampling: SamplingParams, priority: int) -> Request:
+    def _add(self, request: Request) -> None:
+        self.scheduler.add(request)
+        self.metrics.arrive(request)
+
+    def _new_request(self, prompt: Prompt, sampling: SamplingParams, priority: int = 0) -> Request:
         token_ids = to_token_ids(prompt, self.model.tokenizer, self.model.vocab_size)
         room = self.model.max_positions - len(token_ids)
         if room < 1:
@@ -274,29 +281,26 @@ class LLM:
                 f"{len(token_ids)} tokens, but the model has {self.model.max_positions} positions and needs one for "
                 "a new token"
             )
-        sequence = Sequence(list(token_ids), len(token_ids), BlockTable(self.pool))
-        self._num_requests += 1
-        return Request(
-            self._num_requests, token_ids, sampling, min(sampling.max_tokens, room), [sequence], priority=priority
-        )
-
-    def _output(self, request: Request) -> RequestOutput:
-        output = RequestOutput(request.number, request.prompt_token_ids)
-        for sequence in sorted(request.finished, key=lambda s: s.index):
-            text = self._detokenizers[sequence].text if sequence in self._detokenizers else ""
-            reason = sequence.finish_reason or "abort"
-            output.outputs.append(
-                CompletionOutput(sequence.index, sequence.output_token_ids, text, reason, sequence.cumulative_logprob)
+        if sampling.stop and self.model.tokenizer is None:
+            raise ValueError(
+                f"stop = {sampling.stop}: the model came without a tokenizer, so there is no text to stop at"
             )
-        return output
-
-    def _forget(self, requests: list[Request]) -> None:
-        """Abort what still runs, and drop what was kept for its text."""
-        for request in requests:
-            self.scheduler.abort(request)
-            for sequence in request.finished:
-                with suppress(KeyError):
-                    del self._detokenizers[sequence]
+        text = Detokenizer(self.model.tokenizer, sampling.stop)
+        sequence = Sequence(list(token_ids), len(token_ids), BlockTable(self.pool), text=text)
+        self._num_requests += 1
+        request = Request(
+            self._num_requests, token_ids, sampling, min(sampling.max_tokens, room), [sequence], priority
+        )
+        request.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        request.end_token_ids = frozenset(() if sampling.ignore_eos else self.model.eos_token_ids)
+        if sampling.beam_width:
+            search = BeamSearch(sampling.beam_width, request.max_new_tokens, request.end_token_ids)
+            if search.num_candidates > self.model.vocab_size:
+                raise ValueError(
+                    f"beam_width = {sampling.beam_width} for a vocabulary of {self.model.vocab_size}"
+                )
+            request.beam_search = search
+        return request
 
 
 __all__ = ["LLM", "CompletionOutput", "RequestOutput", "StreamEvent"]

@@ -1,14 +1,16 @@
 """A transformers model with its attention replaced by ours (chapter 7).
 
-The model's code and weights stay as they are. transformers asks a registry for the attention function named in the
-model's config; we register one. It is called once a layer with queries, keys and values after the rotary embedding:
+The model's code and weights stay as they are. transformers asks a registry for the attention function named
+in the model's config; we register one. It is called once a layer with queries, keys and values after the
+rotary embedding:
 
     dense model                                  paged model
     input_ids [batch, longest], padded           input_ids [1, num_tokens], flat, nothing padded
     HF cache: one tensor a layer and sequence    our KVCache: blocks, shared by all sequences
     mask [batch, 1, longest, longest]            none: lengths and tables say what is visible
 
-What a step needs (plan, slots, storage) travels as a keyword argument through the model's layers, not as a global.
+What a step needs (plan, slots, storage) travels as a keyword argument through the model's layers, not as a
+global.
 """
 
 from __future__ import annotations
@@ -18,13 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+)
 
 from . import attention
 from .batch import StepBatch
 from .kv_cache import KVCache
 from .sizing import ModelShape
-from .weights import resolve
+from .weights import load_arguments, resolve
 
 NAME = "paged_ref"
 
@@ -51,15 +59,19 @@ def paged_attention_forward(
     paged_step: PagedStep | None = None,
     **ignored: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention function: write this step's keys and values by slot, then attend through the table.
+    """The registered function: write this step's keys and values by slot, then attend through the table.
 
     query [1, num_heads, num_tokens, head_dim], key and value [1, num_kv_heads, num_tokens, head_dim];
     returns [1, num_tokens, num_heads, head_dim] and no weights. Writing comes first: a token sees itself.
     """
     if paged_step is None:
-        raise UnsupportedModel(f"{type(module).__name__} does not pass keyword arguments on to its attention function")
+        raise UnsupportedModel(
+            f"{type(module).__name__} does not pass keyword arguments on to its attention function"
+        )
     if ignored.get("s_aux") is not None:
-        raise UnsupportedModel(f"{type(module).__name__} uses attention sinks, which the paged backends do not compute")
+        raise UnsupportedModel(
+            f"{type(module).__name__} uses attention sinks, which the paged backends do not compute"
+        )
     layer, cache = module.layer_idx, paged_step.cache
     paged_step.layers.append(layer)
     cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged_step.slots)
@@ -72,7 +84,7 @@ def paged_attention_forward(
 
 
 def no_mask(*args: Any, **kwargs: Any) -> None:
-    """transformers' mask function: there is no mask to build."""
+    """Transformers' mask function: there is no mask to build."""
 
 
 AttentionInterface.register(NAME, paged_attention_forward)
@@ -98,10 +110,17 @@ class PagedModel:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.device, self.dtype = model.device, model.dtype
-        self.shape = ModelShape.from_config(model.config, dtype=str(model.dtype).removeprefix("torch."))
+        try:
+            self.shape = ModelShape.from_config(model.config, dtype=str(model.dtype).removeprefix("torch."))
+        except ValueError as error:
+            raise UnsupportedModel(
+                f"{type(model).__name__} keeps no KV cache to page: {error}"
+            ) from error
         self.vocab_size: int = model.config.vocab_size
         self.max_positions: int = getattr(model.config, "max_position_embeddings", 2**31 - 1)
-        self.eos_token_ids = _as_set(model.generation_config.eos_token_id if model.generation_config else None)
+        self.eos_token_ids = _as_set(
+            model.generation_config.eos_token_id if model.generation_config else None
+        )
         self.eos_token_ids |= _as_set(model.config.eos_token_id)
         current = model.config._attn_implementation
         self._dense = model._paged_ref_dense if current == NAME else current
@@ -110,18 +129,22 @@ class PagedModel:
 
     @classmethod
     def load(cls, model: str | Path, dtype: str = "auto", device: str = "auto") -> PagedModel:
-        """Load by name ("smollm2-135m"), hub id, or local folder.
+        """Load a model and its tokenizer.
 
         Args:
-            dtype: "float32", "float16", "bfloat16", or "auto": the checkpoint's own on a GPU and on a CPU with
+            model: "smollm2-135m", a hub id, or a local folder.
+            dtype: "float32", "float16", "bfloat16", or "auto": the checkpoint's own on a GPU and on a CPU
+            with
                 bfloat16 instructions, float32 on other CPUs.
             device: a torch device, or "auto": the first CUDA GPU, else the CPU.
         """
         device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         source = resolve(str(model))
-        loaded = AutoModelForCausalLM.from_pretrained(source, dtype=choose_dtype(dtype, device)).to(device)
+        which = load_arguments(source)
+        loaded = AutoModelForCausalLM.from_pretrained(source, dtype=choose_dtype(dtype, device), **which)
+        loaded.to(torch.device(device))  # type: ignore[arg-type]
         try:
-            tokenizer = AutoTokenizer.from_pretrained(source)
+            tokenizer = AutoTokenizer.from_pretrained(source, **which)
         except (OSError, ValueError):
             tokenizer = None  # a model without a tokenizer takes and gives token ids
         return cls(loaded, tokenizer)
@@ -162,7 +185,9 @@ class PagedModel:
     def _swap_attention(self) -> None:
         kind = type(self.model).__name__
         if self.model.config.is_encoder_decoder:
-            raise UnsupportedModel(f"{kind} is an encoder-decoder; only decoders have the cache this engine pages")
+            raise UnsupportedModel(
+                f"{kind} is an encoder-decoder; only decoders have the cache this engine pages"
+            )
         try:
             self.model.set_attn_implementation(NAME)
             layers = self._trial()

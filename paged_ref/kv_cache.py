@@ -120,21 +120,40 @@ def write_kv(key: Any, value: Any, key_cache: Any, value_cache: Any, slot_mappin
 
 def _check_write(key: Any, value: Any, key_cache: Any, value_cache: Any, slots: np.ndarray) -> None:
     if slots.ndim != 1 or slots.dtype.kind not in "iu":
-        raise ValueError(f"slot_mapping has shape {slots.shape} and dtype {slots.dtype}: it must be [num_tokens] integers")
+        raise ValueError(
+            f"slot_mapping has shape {slots.shape} and dtype {slots.dtype}: it must be [num_tokens] integers"
+        )
     for name, rows, cache in (("key", key, key_cache), ("value", value, value_cache)):
         if type(rows) is not type(cache):
-            raise ValueError(f"{name} is a {type(rows).__name__}, {name}_cache a {type(cache).__name__}: use one kind")
+            raise ValueError(
+                f"{name} is a {type(rows).__name__}, {name}_cache a {type(cache).__name__}: use one kind"
+            )
         if rows.dtype != cache.dtype:
-            raise ValueError(f"{name} is {rows.dtype}, {name}_cache is {cache.dtype}: convert one of them first")
+            raise ValueError(
+                f"{name} is {rows.dtype}, {name}_cache is {cache.dtype}: convert one of them first"
+            )
+        if getattr(rows, "device", None) != getattr(cache, "device", None):
+            raise ValueError(
+                f"{name} is on {rows.device}, {name}_cache on {cache.device}: move one of them first"
+            )
         if len(cache.shape) != 4:
             raise ValueError(f"{name}_cache has shape {tuple(cache.shape)}: it must have 4 dimensions")
         expected = (slots.shape[0], *cache.shape[2:])
         if tuple(rows.shape) != expected:
-            raise ValueError(f"{name} has shape {tuple(rows.shape)}: with this slot_mapping and cache it must be {expected}")
+            raise ValueError(
+                f"{name} has shape {tuple(rows.shape)}: with this slot_mapping and cache it must be {expected}"
+            )
+    if tuple(key_cache.shape[:2]) != tuple(value_cache.shape[:2]):
+        raise ValueError(
+            f"key_cache has {key_cache.shape[0]} blocks of {key_cache.shape[1]} tokens, "
+            f"value_cache {value_cache.shape[0]} of {value_cache.shape[1]}: a slot must be in both"
+        )
     num_slots = key_cache.shape[0] * key_cache.shape[1]
     wrong = np.flatnonzero((slots < -1) | (slots >= num_slots))
     if wrong.size:
-        raise ValueError(f"slot_mapping[{wrong[0]}] = {slots[wrong[0]]}, but the cache has slots 0 to {num_slots - 1}")
+        raise ValueError(
+            f"slot_mapping[{wrong[0]}] = {slots[wrong[0]]}, but the cache has slots 0 to {num_slots - 1}"
+        )
     values, counts = np.unique(slots[slots != -1], return_counts=True)
     if (counts > 1).any():
         raise ValueError(f"slot {values[counts > 1][0]} is named for two tokens of one write")

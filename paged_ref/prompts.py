@@ -12,6 +12,7 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt, or a list of them, as a list. [] is no prompts; an empty prompt is [[]] or [""]."""
+    _require_kind(prompts)
     if isinstance(prompts, str) or (len(prompts) and _is_token_or_message(prompts[0])):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
@@ -23,8 +24,12 @@ def to_token_ids(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
     Raises:
         ValueError: no tokens, an id outside the vocabulary, text without a tokenizer, or something else altogether.
     """
+    _require_kind(prompt)
     if isinstance(prompt, str):
-        token_ids = _require(tokenizer, "a string")(prompt).input_ids
+        try:
+            token_ids = _require(tokenizer, "a string")(prompt).input_ids
+        except (UnicodeError, TypeError) as error:  # half of a surrogate pair
+            raise ValueError(f"the prompt is not text that can be encoded: {error}") from error
     elif len(prompt) and isinstance(prompt[0], Mapping):
         token_ids = _from_messages(prompt, tokenizer)  # type: ignore[arg-type]
     else:
@@ -33,9 +38,13 @@ def to_token_ids(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
         raise ValueError("the prompt is empty: the model needs at least one token to continue")
     for i, token in enumerate(token_ids):
         if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
-            raise ValueError(f"token {i} of the prompt is {token!r}: a prompt is a string, token ids, or chat messages")
+            raise ValueError(
+                f"token {i} of the prompt is {token!r}: a prompt is a string, token ids, or chat messages"
+            )
         if not 0 <= token < vocab_size:
-            raise ValueError(f"token {i} of the prompt is {token}: the vocabulary has ids 0 to {vocab_size - 1}")
+            raise ValueError(
+                f"token {i} of the prompt is {token}: the vocabulary has ids 0 to {vocab_size - 1}"
+            )
     return [int(token) for token in token_ids]
 
 
@@ -45,7 +54,9 @@ def _from_messages(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> lis
             raise ValueError(f"chat message {i} is {message!r}: it needs a 'role' and a 'content'")
     if getattr(_require(tokenizer, "chat messages"), "chat_template", None) is None:
         raise ValueError("the tokenizer has no chat template: give the prompt as a string")
-    ids = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)["input_ids"]
+    ids = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)[
+        "input_ids"
+    ]
     return list(ids)
 
 
@@ -53,6 +64,14 @@ def _require(tokenizer: Any, what: str) -> Any:
     if tokenizer is None:
         raise ValueError(f"the prompt is {what}, but the model came without a tokenizer: give token ids")
     return tokenizer
+
+
+def _require_kind(prompt: Any) -> None:
+    if not isinstance(prompt, (str, Sequence, np.ndarray)):
+        kind = type(prompt).__name__
+        raise ValueError(
+            f"a prompt is a string, a list of token ids or of chat messages, not a {kind}: {prompt!r:.60}"
+        )
 
 
 def _is_token_or_message(item: Any) -> bool:

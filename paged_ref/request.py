@@ -11,13 +11,18 @@ found in the cache and a restart after preemption the same thing:
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
+from .beam_search import BeamSearch
 from .block_pool import BlockPool, blocks_for
 from .block_table import BlockTable
 from .prefix_cache import Entry
 from .sampling import SamplingParams
+from .text import Detokenizer
 
 
 class Status(Enum):
@@ -38,7 +43,9 @@ class Sequence:
         table: its block table. It has room for all tokens but, in a decoding sequence, the last one.
         num_computed_tokens: tokens whose keys and values are in the cache.
         published: entry of its last full block in the prefix cache, and how many blocks that covers.
+        cumulative_logprob: of the generated tokens, in the model's own distribution.
         finish_reason: "stop", "length", "abort", or None while it runs.
+        text: what its new tokens read as; None where nobody wants text.
     """
 
     token_ids: list[int]
@@ -50,6 +57,7 @@ class Sequence:
     num_published_blocks: int = 0
     cumulative_logprob: float = 0.0
     finish_reason: str | None = None
+    text: Detokenizer | None = None
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -67,7 +75,7 @@ class Sequence:
         return self.table.num_tokens == self.num_computed_tokens == len(self.token_ids) - 1
 
     def fork(self, index: int) -> Sequence:
-        """A second sequence with the same tokens over the same blocks."""
+        """A second sequence with the same tokens over the same blocks. Nothing is copied but the two lists."""
         return Sequence(
             list(self.token_ids),
             self.num_prompt_tokens,
@@ -77,6 +85,7 @@ class Sequence:
             self.published,
             self.num_published_blocks,
             self.cumulative_logprob,
+            text=self.text.fork() if self.text else None,
         )
 
     def forget_cache(self) -> None:
@@ -95,6 +104,11 @@ class Request:
         max_new_tokens: `sampling.max_tokens`, less if the model has no more positions.
         sequences: those that still run. A request begins with one and forks it after the prompt.
         finished: those that ended.
+        seed: `sampling.seed`, or one of its own.
+        end_token_ids: tokens that end a sequence.
+        beam_search: the state of the search, if it is one. The beams are `sequences`; they move in lockstep.
+        arrival_time, first_token_time, finish_time: seconds, by `time.perf_counter`.
+        events: new tokens that a stream has not yielded yet; None if nobody streams.
     """
 
     number: int
@@ -105,6 +119,13 @@ class Request:
     priority: int = 0
     status: Status = Status.WAITING
     finished: list[Sequence] = field(default_factory=list)
+    seed: int = 0
+    end_token_ids: frozenset[int] = frozenset()
+    beam_search: BeamSearch | None = None
+    arrival_time: float = field(default_factory=time.perf_counter)
+    first_token_time: float | None = None
+    finish_time: float | None = None
+    events: deque[Any] | None = None
 
     @property
     def seniority(self) -> tuple[int, int]:
@@ -113,8 +134,8 @@ class Request:
 
     @property
     def width(self) -> int:
-        """How many sequences the request may run at once."""
-        return 1
+        """How many sequences the request may still run at once, those that its fork will make included."""
+        return (self.sampling.beam_width or self.sampling.n) - len(self.finished)
 
     def most_blocks(self, pool: BlockPool) -> int:
         """Blocks that the request can come to hold: the prompt's full ones once, the rest for each sequence.

@@ -1,17 +1,26 @@
 """From logits to the next token (chapter 7).
 
-Every draw comes from its own random number, made from the request's seed and the token's position. Nothing else
-enters, so a request gets the same tokens whatever else runs in the batch, and after a preemption.
+    logits / temperature  ->  keep the top_k likeliest  ->  keep the likeliest that make up top_p  ->  draw one
+
+Temperature 0 draws the likeliest token. Any other draw takes one random number, made from the request's seed and the
+token's position and from nothing else. So a request gets the same tokens whatever else runs in its batch, after a
+preemption too, and sample i of a request with seed s is what seed s + i draws alone. (The logits must be the same for
+that. In float32 they are, up to rounding; in bfloat16 another batch can round a close decision the other way.)
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     import torch
+
+LEAST_TEMPERATURE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -20,41 +29,193 @@ class SamplingParams:
 
     Attributes:
         max_tokens: new tokens at most.
+        temperature: 0 takes the likeliest token; 1 draws from the model's own distribution.
+        top_k: draw among the k likeliest tokens (0: all of them). Tokens as likely as the k-th stay too.
+        top_p: draw among the likeliest tokens that together reach this probability, after top_k.
+        n: independent continuations of the prompt. They share its blocks.
+        beam_width: search for the likeliest continuations with this many beams, and return that many. It takes the
+            place of drawing, so it goes with temperature 0, n = 1 and no stop strings.
+        seed: of the random numbers; sample i uses seed + i. None: another one for each request.
+        stop: strings that end a continuation. The text is cut before them.
         ignore_eos: go on after the model's end-of-sequence token.
         cache_salt: requests share cached prefixes only with requests of the same salt.
 
     Raises:
-        ValueError: a value out of its range, named.
+        ValueError: a value out of its range, or two that contradict each other, named.
     """
 
     max_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    n: int = 1
+    beam_width: int | None = None
+    seed: int | None = None
+    stop: str | Sequence[str] = ()
     ignore_eos: bool = False
     cache_salt: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_tokens, int) or self.max_tokens < 1:
-            raise ValueError(f"max_tokens = {self.max_tokens!r}: it must be a whole number, 1 or more")
+        require_int("max_tokens", self.max_tokens, 1)
+        require_int("top_k", self.top_k, 0)
+        require_int("n", self.n, 1)
+        if self.seed is not None:
+            require_int("seed", self.seed, 0)
+            if self.seed >= 2**64:
+                raise ValueError(f"seed = {self.seed}: it must be below 2**64")
+        _require_number("temperature", self.temperature)
+        if self.temperature != 0 and not LEAST_TEMPERATURE <= self.temperature < math.inf:  # NaN is neither
+            raise ValueError(
+                f"temperature = {self.temperature}: it must be 0 (the likeliest token) or a finite number, at least "
+                f"{LEAST_TEMPERATURE}"
+            )
+        _require_number("top_p", self.top_p)
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p = {self.top_p}: it must be above 0 and at most 1")
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        for i, string in enumerate(stop):
+            if not isinstance(string, str) or not string:
+                raise ValueError(f"stop[{i}] = {string!r}: it must be a string of at least one character")
+        object.__setattr__(self, "stop", stop)
+        if self.beam_width is not None:
+            require_int("beam_width", self.beam_width, 1)
+            self._require_no_drawing()
+
+    def _require_no_drawing(self) -> None:
+        wrong = [
+            f"{name} = {value}"
+            for name, value in (("temperature", self.temperature), ("top_k", self.top_k))
+            if value
+        ]
+        wrong += [f"top_p = {self.top_p}"] * (self.top_p != 1)
+        wrong += [f"n = {self.n} (beam_width is the number of outputs)"] * (self.n != 1)
+        wrong += [f"stop = {self.stop}"] * bool(self.stop)
+        if wrong:
+            raise ValueError(f"beam_width = {self.beam_width} cannot be combined with {', '.join(wrong)}")
+
+
+def require_int(name: str, value: object, least: int) -> None:
+    """Raise ValueError, with the name, unless the value is a whole number and not below `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} = {value!r}: it must be a whole number, {least} or more")
+
+
+def _require_number(name: str, value: object) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise ValueError(f"{name} = {value!r}: it must be a number")
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A chosen token and the logarithm of the probability that the model gave it."""
+    """A chosen token and the logarithm of the probability that the model itself gave it (temperature 1, no cut)."""
 
     token_id: int
     logprob: float
 
 
-def greedy(logits: torch.Tensor) -> list[Draw]:
-    """The likeliest token of each row of logits [num_rows, vocab_size]. Of equal ones, the first.
+@dataclass(frozen=True)
+class Wish:
+    """What is wanted of one row of the logits: `count` draws with seeds seed, seed + 1, …, or, for beams, the `count`
+    likeliest tokens.
+    """
+
+    sampling: SamplingParams
+    count: int = 1
+    seed: int = 0
+    position: int = 0
+
+
+class BadLogits(FloatingPointError):
+    """Some rows of the logits are not numbers. `rows` says which."""
+
+    def __init__(self, rows: list[int]) -> None:
+        super().__init__(f"rows {rows} of the logits hold NaN or infinity: the model or its cache is damaged")
+        self.rows = rows
+
+
+def choose(logits: torch.Tensor, wishes: Sequence[Wish]) -> list[list[Draw]]:
+    """Tokens for each row of logits [num_rows, vocab_size], which may be of any dtype; computed in float32.
 
     Raises:
-        FloatingPointError: a row holds NaN.
+        BadLogits: a row holds NaN or +infinity.
     """
     logits = logits.float()
-    best, tokens = logits.max(dim=-1)
-    logprobs = best - logits.logsumexp(dim=-1)
-    draws = [Draw(t, p) for t, p in zip(tokens.tolist(), logprobs.tolist(), strict=True)]
-    for row, draw in enumerate(draws):
-        if math.isnan(draw.logprob):
-            raise FloatingPointError(f"row {row} of the logits holds NaN: the model or its cache is damaged")
-    return draws
+    norm = logits.logsumexp(dim=-1)
+    if not norm.isfinite().all():
+        raise BadLogits([row for row, finite in enumerate(norm.isfinite().tolist()) if not finite])
+    kinds: dict[str, list[int]] = {"greedy": [], "random": [], "beam": []}
+    for row, wish in enumerate(wishes):
+        kind = "beam" if wish.sampling.beam_width else "random" if wish.sampling.temperature else "greedy"
+        kinds[kind].append(row)
+    chosen: list[list[Draw]] = [[]] * len(wishes)
+    for kind, rows in kinds.items():
+        if not rows:
+            continue
+        here = [wishes[row] for row in rows]
+        part, part_norm = (logits, norm) if len(rows) == len(wishes) else (logits[rows], norm[rows])
+        if kind == "greedy":
+            tokens = part.argmax(dim=-1, keepdim=True)
+        elif kind == "beam":
+            tokens = part.topk(max(wish.count for wish in here)).indices
+        else:
+            tokens = _draw(part, here)
+        logprobs = part.gather(1, tokens) - part_norm[:, None]
+        for row, wish, ids, ps in zip(rows, here, tokens.tolist(), logprobs.tolist(), strict=True):
+            draws = [Draw(token, p) for token, p in zip(ids, ps, strict=True)]
+            chosen[row] = draws * wish.count if kind == "greedy" else draws[: wish.count]
+    return chosen
+
+
+def _draw(logits: torch.Tensor, wishes: Sequence[Wish]) -> torch.Tensor:
+    """Token ids [num_rows, the largest count]. The probabilities are laid end to end in the order of the vocabulary;
+    a random point on that line falls into one token's part.
+    """
+    import torch
+
+    device = logits.device
+    temperature = torch.tensor([wish.sampling.temperature for wish in wishes], device=device)
+    scaled = (logits - logits.max(dim=-1, keepdim=True).values) / temperature[:, None]
+    cut = [row for row, wish in enumerate(wishes) if wish.sampling.top_k or wish.sampling.top_p < 1]
+    if cut:
+        least = _least_kept(scaled[cut], [wishes[row].sampling for row in cut])
+        scaled[cut] = scaled[cut].masked_fill(scaled[cut] < least[:, None], -torch.inf)
+    line = scaled.softmax(dim=-1).double().cumsum(dim=-1)
+    end = line[:, -1:]
+    uniform = torch.tensor(_uniform(wishes), dtype=torch.float64, device=device)
+    point = torch.minimum(
+        uniform * end, end.nextafter(torch.zeros_like(end))
+    )  # rounding must not reach the end
+    return torch.searchsorted(line, point, right=True)
+
+
+def _least_kept(scaled: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """The scaled logit [num_rows] of the unlikeliest token that top_k and top_p leave. Sorts only as far as it must."""
+    import torch
+
+    device, vocab_size = scaled.device, scaled.shape[1]
+    top_k = torch.tensor([min(p.top_k or vocab_size, vocab_size) for p in params], device=device)[:, None]
+    top_p = torch.tensor([p.top_p if p.top_p < 1 else torch.inf for p in params], device=device)[:, None]
+    width = max([p.top_k for p in params if p.top_k] + [64])
+    while True:
+        best = scaled.topk(min(width, vocab_size)).values
+        inside = torch.arange(best.shape[1], device=device) < top_k
+        total_inside = best.masked_fill(~inside, -torch.inf).logsumexp(-1, keepdim=True)
+        total = torch.where(top_k < vocab_size, total_inside, scaled.logsumexp(-1, keepdim=True))
+        probability = (best - total).double().exp()
+        kept = inside & (
+            probability.cumsum(dim=-1) - probability < top_p
+        )  # what is likelier does not reach top_p yet
+        if best.shape[1] == vocab_size or not (kept[:, -1:] & (top_k > best.shape[1])).any():
+            return best.gather(1, kept.sum(dim=-1, keepdim=True) - 1)[:, 0]
+        width *= 8
+
+
+def _uniform(wishes: Sequence[Wish]) -> list[list[float]]:
+    """A number in [0, 1) for each draw, from a counter-based generator: key = seed, counter = position."""
+    most = max(wish.count for wish in wishes)
+    numbers = [[0.0] * most for _ in wishes]
+    for row, wish in zip(numbers, wishes, strict=True):
+        for i in range(wish.count):
+            bits = np.random.Philox(key=wish.seed + i, counter=wish.position)
+            row[i] = float(np.random.Generator(bits).random())
+    return numbers

@@ -3,11 +3,14 @@
 A step computes a flat batch of tokens. The scheduler fills it under two limits, `max_num_batched_tokens` tokens and
 `max_num_seqs` sequences, in this order:
 
-1. every decoding sequence gets its next token. If the pool cannot give a block for it, the *latest* request is preempted
+1. every decoding sequence gets its next token. If the pool cannot give a block for it, the *latest* request is
+   preempted
    until it can: requests go from the oldest to the youngest, so a victim has not been served yet in this step;
 2. prefills under way get what is left of the token budget, oldest first: a long prompt is computed in chunks and
    never stops the decodes;
 3. if nobody was preempted, waiting requests are admitted, oldest first, and none overtakes another.
+
+"Older" is by `Request.seniority`: priority first, then arrival.
 
 Admission takes the blocks of *all* tokens a request has, so a prefill never needs a block later and two half-admitted
 requests cannot preempt each other. It answers
@@ -16,9 +19,10 @@ requests cannot preempt each other. It answers
     LATER   not now; it waits
     NEVER   the pool is too small for the longest it can become, however long it waits: raised by `add`
 
-Why it always goes on: the oldest request is never preempted while another runs, and `NEVER` makes sure that alone it
-fits. So each step computes at least one token of it. (PagedAttention paper, section 4.5: gang scheduling of a
-request's sequences, first come first served, preemption by swap or recompute; the one-number view of a sequence's
+Why it always goes on: the oldest running request is never preempted while another runs, and `NEVER` makes sure that
+alone it fits. So each step computes at least one token of it; when nothing runs, the pool is free and the
+oldest waiting request is admitted. (PagedAttention paper, section 4.5: gang scheduling of a request's
+sequences, first come first served, preemption by swap or recompute; the one-number view of a sequence's
 progress is vLLM V1's; chunked prefill is Sarathi-Serve's.)
 """
 
@@ -26,13 +30,15 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from collections import Counter
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
-from .block_pool import BlockPool, blocks_for
-from .block_table import BlockTable, blocks_to_append_each, move_tables
-from .prefix_cache import Entry
+from .block_pool import BlockPool
+from .block_table import blocks_to_append_each
+from .manager import BlockManager
 from .request import Request, Sequence, Status
 
 
@@ -48,8 +54,7 @@ class NeverFits(ValueError):
     """The request cannot run in this engine, however long it waits."""
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Tokens start .. stop - 1 of one sequence, computed in one step."""
 
     request: Request
@@ -85,7 +90,7 @@ class Step:
 
 
 class Scheduler:
-    """Decides each step's batch and moves blocks between requests. It knows no model and no tensor.
+    """Decides each step's batch. It knows no model and no tensor; `BlockManager` moves the blocks.
 
     Args:
         pool: the blocks of the device.
@@ -93,6 +98,10 @@ class Scheduler:
         max_num_batched_tokens: tokens in one step; at least `max_num_seqs`.
         watermark: share of the pool that admission leaves free, for the running sequences to grow into.
         host_pool: where preempted requests are swapped to. None: they are recomputed.
+
+    Attributes:
+        waiting, running: requests, the oldest first. Swapped ones wait.
+        finished: how many sequences ended, by reason.
 
     Raises:
         ValueError: a limit out of its range.
@@ -114,14 +123,17 @@ class Scheduler:
                 "a step must have room for one token of each running sequence"
             )
         if not 0 <= watermark < 1:
-            raise ValueError(f"watermark = {watermark}: it must be a share of the pool, at least 0 and below 1")
+            raise ValueError(
+                f"watermark = {watermark}: it must be a share of the pool, at least 0 and below 1"
+            )
         self.pool = pool
-        self.host_pool = host_pool
+        self.manager = BlockManager(pool, host_pool)
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.watermark_blocks = math.floor(watermark * pool.num_blocks)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
+        self.finished: Counter[str] = Counter()
 
     @property
     def has_work(self) -> bool:
@@ -132,35 +144,46 @@ class Scheduler:
         """Let a request wait for admission.
 
         Raises:
-            NeverFits: it could not run even alone.
+            NeverFits: it could not run even alone; the message says what it needs and what there is.
         """
-        most = request.most_blocks(self.pool)
-        if most > self.pool.num_blocks:
+        if self.admission(request) is Admission.NEVER:
+            if request.width > self.max_num_seqs:
+                raise NeverFits(f"{request.width} sequences wanted, but max_num_seqs = {self.max_num_seqs}")
             raise NeverFits(
                 f"a prompt of {len(request.prompt_token_ids)} tokens with up to {request.max_new_tokens} new ones in "
-                f"{request.width} sequence(s) needs up to {most} blocks of {self.pool.block_size} tokens, the pool "
-                f"has {self.pool.num_blocks}"
+                f"{request.width} sequence(s) needs up to {request.most_blocks(self.pool)} blocks of "
+                f"{self.pool.block_size} tokens, the pool has {self.pool.num_blocks}"
             )
-        if request.width > self.max_num_seqs:
-            raise NeverFits(f"{request.width} sequences wanted, but max_num_seqs = {self.max_num_seqs}")
-        insort(self.waiting, request, key=lambda r: r.seniority)
+        _enqueue(self.waiting, request)
+
+    def admission(self, request: Request) -> Admission:
+        """Whether the request may run now; looks at the pool as it is at this moment."""
+        if request.most_blocks(self.pool) > self.pool.num_blocks or request.width > self.max_num_seqs:
+            return Admission.NEVER
+        if sum(r.width for r in self.running) + request.width > self.max_num_seqs:
+            return Admission.LATER
+        reserve = self.watermark_blocks if self.running else 0  # alone, a request may use the whole pool
+        fits = self.manager.blocks_to_admit(request) <= self.pool.num_free - reserve
+        return Admission.OK if fits else Admission.LATER
 
     def schedule(self) -> Step:
         """Choose the next step's work and take its blocks."""
         step = Step()
-        self._schedule_decodes(step)
-        self._schedule_prefills(step, self.running)
+        prefilling = self._schedule_decodes(step)
+        budget = self.max_num_batched_tokens - len(step.chunks)  # a decode is one token
+        for request, sequence in prefilling:
+            if request.status is Status.RUNNING:  # not preempted meanwhile
+                budget = self._prefill(request, sequence, step, budget)
         if not step.preempted:
-            self._admit_waiting(step)
-        for chunk in step.chunks:
-            step.copies += chunk.sequence.table.take_copies()
+            self._admit_waiting(step, budget)
         return step
 
     def complete(self, step: Step) -> None:
         """The step's keys and values are written: count them as computed, and let other requests find full blocks."""
-        for chunk in step.chunks:
-            chunk.sequence.num_computed_tokens = chunk.stop
-            self._publish(chunk.request, chunk.sequence)
+        for request, sequence, _, stop in step.chunks:
+            if sequence.finish_reason is None:  # not aborted meanwhile
+                sequence.num_computed_tokens = stop
+                self.manager.publish(request, sequence)
 
     def fork(self, request: Request, sequence: Sequence, index: int) -> Sequence:
         """Start a second sequence of a request from one that has just been computed."""
@@ -174,8 +197,23 @@ class Scheduler:
         sequence.forget_cache()
         request.sequences.remove(sequence)
         request.finished.append(sequence)
+        self.finished[reason] += 1
         if not request.sequences:
-            self._drop(request)
+            self._end(request)
+
+    def replace(self, request: Request, sequences: ListOf[Sequence]) -> None:
+        """Go on with some of the request's sequences and forks of them. The others free their blocks."""
+        for sequence in request.sequences:
+            if sequence not in sequences:
+                sequence.forget_cache()
+        request.sequences = list(sequences)
+
+    def conclude(self, request: Request, finished: ListOf[Sequence]) -> None:
+        """End a request with these results in the place of its sequences, which free their blocks."""
+        self.replace(request, [])
+        request.finished += finished
+        self.finished.update(sequence.finish_reason or "abort" for sequence in finished)
+        self._end(request)
 
     def abort(self, request: Request) -> None:
         """End a request wherever it stands and free everything it holds. Harmless when it has ended."""
@@ -192,169 +230,122 @@ class Scheduler:
                 self._requeue(request, Status.WAITING)
 
     def check(self) -> None:
-        """Raise AssertionError if pool, tables and requests do not agree. Takes time in proportion to everything."""
-        for pool in filter(None, (self.pool, self.host_pool)):
-            pool.check()
-            held = [0] * pool.num_blocks
-            for request in [*self.running, *self.waiting]:
-                for sequence in request.sequences:
-                    if sequence.table.pool is pool:
-                        for block in sequence.table.blocks:
-                            held[block] += 1
-            for block, count in enumerate(held):
-                if count != pool.ref_count(block):
-                    raise AssertionError(f"block {block} has {pool.ref_count(block)} holders, tables name it {count} times")
+        """Raise AssertionError if pools, tables and requests do not agree. Takes time in proportion to everything."""
+        self.manager.check([*self.running, *self.waiting])
         for request in self.running:
             for sequence in request.sequences:
-                sequence.table.check()
                 if not sequence.num_computed_tokens <= sequence.table.num_tokens <= len(sequence.token_ids):
-                    raise AssertionError(f"request {request.number}: computed, placed and all tokens do not rise")
-        if self.running != sorted(self.running, key=lambda r: r.seniority):
-            raise AssertionError("running requests are not in the order of their seniority")
+                    raise AssertionError(
+                        f"request {request.number}: computed, placed and all tokens do not rise"
+                    )
+        for request in self.waiting:
+            where = self.manager.host_pool if request.status is Status.SWAPPED else None
+            if any(s.table.pool is not where for s in request.sequences if s.table.blocks):
+                raise AssertionError(
+                    f"request {request.number} is {request.status.value} and holds device blocks"
+                )
+        for queue in (self.running, self.waiting):
+            if queue != sorted(queue, key=lambda r: r.seniority):
+                raise AssertionError("requests are not in the order of their seniority")
+        if sum(r.width for r in self.running) > self.max_num_seqs:
+            raise AssertionError(f"more than {self.max_num_seqs} sequences run")
 
-    # ---- the three parts of a step
+    # ---- the parts of a step
 
-    def _schedule_decodes(self, step: Step) -> None:
+    def _schedule_decodes(self, step: Step) -> list[tuple[Request, Sequence]]:
+        """One token for each decoding sequence, oldest request first. Returns the sequences that prefill."""
+        prefilling: list[tuple[Request, Sequence]] = []
         for request in list(self.running):
             if request.status is not Status.RUNNING:
                 break  # preempted by an older one, and so is everyone after it
-            self._decode(request, step)
+            decoding = [sequence for sequence in request.sequences if sequence.needs_slot]
+            if len(decoding) < len(request.sequences):
+                prefilling += [
+                    (request, sequence) for sequence in request.sequences if not sequence.needs_slot
+                ]
+            if self._make_room(request, decoding, step):
+                self._decode(request, decoding, step)
+        return prefilling
 
-    def _decode(self, request: Request, step: Step) -> None:
-        """One token for each decoding sequence of a request, or preemptions until there is room, its own at last."""
-        decoding = [sequence for sequence in request.sequences if sequence.needs_slot]
-        while blocks_to_append_each(s.table for s in decoding) > self.pool.num_free:
+    def _make_room(self, request: Request, decoding: list[Sequence], step: Step) -> bool:
+        """Preempt from the latest request on until the decodes fit; False if that took the request itself."""
+        while len(decoding) > self.pool.num_free and (
+            blocks_to_append_each(sequence.table for sequence in decoding) > self.pool.num_free
+        ):
             victim = self.running[-1]
             self._preempt(victim, step)
             if victim is request:
-                return
+                return False
+        return True
+
+    def _decode(self, request: Request, decoding: list[Sequence], step: Step) -> None:
         for sequence in decoding:
-            sequence.table.append(1)
-            step.chunks.append(Chunk(request, sequence, sequence.num_computed_tokens, len(sequence.token_ids)))
+            sequence.table.grow(1)
+            if sequence.table.pending_copies:
+                step.copies += sequence.table.take_copies()
+            step.chunks.append(
+                Chunk(request, sequence, sequence.num_computed_tokens, len(sequence.token_ids))
+            )
 
-    def _schedule_prefills(self, step: Step, requests: ListOf[Request]) -> None:
-        """Chunks for sequences that have slots for more tokens than are computed. Needs no block."""
-        budget = self.max_num_batched_tokens - step.num_tokens
-        served = {id(chunk.sequence) for chunk in step.chunks}
-        for request in requests:
-            leader = request.sequences[0]
-            for sequence in request.sequences:
-                start = sequence.num_computed_tokens
-                stop = min(sequence.table.num_tokens, start + budget)
-                waits_for_leader = leader.num_computed_tokens < start  # it begins with blocks the leader still computes
-                if id(sequence) in served or start >= stop or waits_for_leader:
-                    continue
-                step.chunks.append(Chunk(request, sequence, start, stop))
-                budget -= stop - start
+    def _prefill(self, request: Request, sequence: Sequence, step: Step, budget: int) -> int:
+        """As many of a sequence's placed tokens as the budget allows; returns what is left of it. Needs no block."""
+        start = sequence.num_computed_tokens
+        stop = min(sequence.table.num_tokens, start + budget)
+        # A sequence that begins with blocks which the request's first one still computes waits for it.
+        if stop <= start or request.sequences[0].num_computed_tokens < start:
+            return budget
+        step.chunks.append(Chunk(request, sequence, start, stop))
+        return budget - (stop - start)
 
-    def _admit_waiting(self, step: Step) -> None:
-        while self.waiting and step.num_tokens + len(self.waiting[0].sequences) <= self.max_num_batched_tokens:
+    def _admit_waiting(self, step: Step, budget: int) -> None:
+        while self.waiting and len(self.waiting[0].sequences) <= budget:
             request = self.waiting[0]
             if self.admission(request) is not Admission.OK:
                 break
-            self.waiting.pop(0)
+            self._dequeue(request)
             if request.status is Status.SWAPPED:
-                step.swaps_in += move_tables([s.table for s in request.sequences], self.pool)
+                step.swaps_in += self.manager.swap_in(request)
             else:
-                self._place(request, step)
+                step.cached_tokens += self.manager.place(request)
             request.status = Status.RUNNING
-            insort(self.running, request, key=lambda r: r.seniority)
+            _enqueue(self.running, request)
             step.admitted.append(request)
-            self._schedule_prefills(step, [request])
-            self._decode(request, step)
-
-    # ---- admission
-
-    def admission(self, request: Request) -> Admission:
-        """Whether the request may run now; looks at the pool as it is at this moment."""
-        if request.most_blocks(self.pool) > self.pool.num_blocks or request.width > self.max_num_seqs:
-            return Admission.NEVER
-        if sum(r.width for r in self.running) + request.width > self.max_num_seqs:
-            return Admission.LATER
-        reserve = self.watermark_blocks if self.running else 0  # alone, a request may use the whole pool
-        fits = self._blocks_to_admit(request) <= self.pool.num_free - reserve
-        return Admission.OK if fits else Admission.LATER
-
-    def _blocks_to_admit(self, request: Request) -> int:
-        """Free blocks that admission takes, and one for each sequence to grow into if it can grow."""
-        if request.status is Status.SWAPPED:
-            now = len({block for sequence in request.sequences for block in sequence.table.blocks})
-            live = 0
-        else:
-            hits = self._match(request)
-            now = self._shared_blocks(request) + sum(
-                blocks_for(len(s.token_ids), self.pool.block_size) - self._shared_blocks(request)
-                for s in request.sequences
-            )
-            live = sum(self.pool.ref_count(entry.block) > 0 for entry in hits)
-        growing = min(now + len(request.sequences), request.most_blocks(self.pool))
-        return max(now, growing) - live
-
-    def _place(self, request: Request, step: Step) -> None:
-        """Give a request the blocks of all its tokens: found in the prefix cache, shared among its sequences, or new."""
-        hits = self._match(request)
-        leader, *others = request.sequences
-        leader.table.adopt([entry.block for entry in hits])
-        leader.num_computed_tokens = leader.table.num_tokens
-        leader.published = hits[-1] if hits else None
-        leader.num_published_blocks = len(hits)
-        leader.table.append(len(leader.token_ids) - leader.table.num_tokens)
-        for sequence in others:
-            shared = self._shared_blocks(request) * self.pool.block_size
-            sequence.table = leader.table.fork(shared)
-            sequence.num_computed_tokens = shared
-            sequence.table.append(len(sequence.token_ids) - shared)
-        step.cached_tokens += leader.num_computed_tokens
-        if self.pool.prefix_cache is not None:
-            self.pool.prefix_cache.count((len(leader.token_ids) - 1) // self.pool.block_size, len(hits))
-
-    def _match(self, request: Request) -> list[Entry]:
-        if self.pool.prefix_cache is None:
-            return []
-        tokens = request.sequences[0].token_ids
-        return self.pool.prefix_cache.match(tokens, self.pool.block_size, request.sampling.cache_salt)
-
-    def _shared_blocks(self, request: Request) -> int:
-        """Full blocks of the prompt, which several sequences of one request hold in common."""
-        return len(request.prompt_token_ids) // self.pool.block_size if len(request.sequences) > 1 else 0
-
-    def _publish(self, request: Request, sequence: Sequence) -> None:
-        cache, size = self.pool.prefix_cache, self.pool.block_size
-        if cache is None:
-            return
-        for i in range(sequence.num_published_blocks, sequence.num_computed_tokens // size):
-            tokens = sequence.token_ids[i * size : (i + 1) * size]
-            block = sequence.table.blocks[i]
-            sequence.published = cache.publish(sequence.published, tokens, request.sampling.cache_salt, block)
-            sequence.num_published_blocks = i + 1
+            decoding = [
+                sequence for sequence in request.sequences if sequence.needs_slot
+            ]  # if it was swapped out
+            prefilling = [sequence for sequence in request.sequences if not sequence.needs_slot]
+            self._decode(request, decoding, step)
+            budget -= len(decoding)
+            for sequence in prefilling:
+                budget = self._prefill(request, sequence, step, budget)
 
     # ---- preemption
 
     def _preempt(self, request: Request, step: Step) -> None:
         """Take a request's blocks away: to the host pool if there is one with room, else to be recomputed."""
         step.preempted.append(request)
-        tables = [sequence.table for sequence in request.sequences]
-        blocks = {block for table in tables for block in table.blocks}
-        if self.host_pool is not None and len(blocks) <= self.host_pool.num_free:
+        if self.manager.can_swap_out(request):
             self._requeue(request, Status.SWAPPED)
-            step.swaps_out += move_tables(tables, self.host_pool)
+            step.swaps_out += self.manager.swap_out(request)
         else:
             self._requeue(request, Status.WAITING)
 
     def _requeue(self, request: Request, status: Status) -> None:
-        self._remove(request)
+        self._dequeue(request)
         request.status = status
-        insort(self.waiting, request, key=lambda r: r.seniority)
+        _enqueue(self.waiting, request)
         if status is Status.WAITING:
-            for sequence in request.sequences:
-                sequence.forget_cache()
-                sequence.table = BlockTable(self.pool)
+            self.manager.drop(request)
 
-    def _drop(self, request: Request) -> None:
-        self._remove(request)
+    def _end(self, request: Request) -> None:
+        self._dequeue(request)
         request.status = Status.FINISHED
 
-    def _remove(self, request: Request) -> None:
-        for queue in (self.running, self.waiting):
-            if request in queue:
-                queue.remove(request)
+    def _dequeue(self, request: Request) -> None:
+        queue = self.running if request.status is Status.RUNNING else self.waiting
+        if request in queue:
+            queue.remove(request)
+
+
+def _enqueue(queue: list[Request], request: Request) -> None:
+    insort(queue, request, key=lambda r: r.seniority)

@@ -1,13 +1,8 @@
-# ---
-# course:
-#   depends: []
-# ---
-
 # %% [markdown]
 # # 0 · Start here
 #
-# **You will be able to** say whether this machine is ready for the course, serve eight prompts on a real language model
-# in two ways, and see with your own eyes what PagedAttention changes and what it does not.
+# **You will be able to** say whether this machine is ready for the course, serve eight prompts on a real
+# language model in two ways, and see with your own eyes what PagedAttention changes and what it does not.
 #
 # 10 minutes to read and run · you need: Python, and an idea of what a language model does · GPU: not needed
 #
@@ -24,9 +19,9 @@
 # %% [markdown]
 # ## 1 Is this machine ready?
 #
-# The doctor does more than read version numbers. It runs a small GPU kernel, compiled where there is a GPU and
-# interpreted where there is none, and compares the result with NumPy's. It takes about ten seconds.
-# (The report describes this machine, so its text is not compared when the notebook is tested.)
+# The doctor does more than read version numbers. It runs a small GPU kernel, compiled where there is a GPU
+# and interpreted where there is none, and compares the result with NumPy's. It takes about ten seconds. (The
+# report describes this machine, so its text is not compared when the notebook is tested.)
 
 # %% tags=["nbval-ignore-output"]
 from coursekit import doctor
@@ -40,9 +35,10 @@ print("ready for the course:", doctor.ready(checks))
 # %% [markdown]
 # ## 2 Eight requests and a memory that is too small
 #
-# A language model writes one token at a time. For each token it has seen it keeps *keys and values*, in every layer,
-# because every later token will look at them. That store is the **KV cache**. How large is it? Our model is
-# SmolLM2-135M-Instruct, small enough for a laptop and built like its large relatives. Loading it takes a few seconds.
+# A language model writes one token at a time. For each token it has seen it keeps *keys and values*, in every
+# layer, because every later token will look at them. That store is the **KV cache**. How large is it? Our
+# model is SmolLM2-135M-Instruct, small enough for a laptop and built like its large relatives. Loading it
+# takes a few seconds.
 
 # %%
 import transformers
@@ -55,21 +51,25 @@ model = PagedModel.load("smollm2-135m", dtype="float32")
 
 shape = model.shape
 per_token = shape.kv_bytes_per_token
-print(f"{shape.num_layers} layers x {shape.num_kv_heads} KV heads x {shape.head_dim} numbers x 2 (K and V) x 4 bytes")
+print(
+    f"{shape.num_layers} layers x {shape.num_kv_heads} KV heads x {shape.head_dim} numbers "
+    "x 2 (K and V) x 4 bytes"
+)
 print(f"= {per_token:,} bytes for each token")
 
 # %% [markdown]
-# Let the memory for the cache be small on purpose: room for 1,024 tokens. A *slot* is room for one token.
-# A GPU's memory is larger and so are its models, but the arithmetic is the same: chapter 1 does it for a 70B model.
+# Let the memory for the cache be small on purpose: room for 1,024 tokens. A *slot* is room for one token. A
+# GPU's memory is larger and so are its models, but the arithmetic is the same: chapter 1 does it for a 70B
+# model.
 
 # %%
 NUM_SLOTS = 1024
 print(f"{NUM_SLOTS} slots x {per_token:,} bytes = {NUM_SLOTS * per_token / 1e6:.1f} MB")
 
 # %% [markdown]
-# And here are eight requests. Each has a prompt and a number of tokens that it will go on for. The server does **not** know
-# the second number in advance: it learns it when the model says "end". (We fix the lengths so that this page shows the same
-# steps on every machine; the texts are the model's own.)
+# And here are eight requests. Each has a prompt and a number of tokens that it will go on for. The server
+# does **not** know the second number in advance: it learns it when the model says "end". (We fix the lengths
+# so that this page shows the same steps on every machine; the texts are the model's own.)
 
 # %%
 questions = [
@@ -86,7 +86,9 @@ new_tokens = [96, 40, 24, 64, 80, 56, 32, 72]
 
 prompts = [[{"role": "user", "content": question}] for question in questions]
 samplings = [SamplingParams(max_tokens=n, ignore_eos=True) for n in new_tokens]
-prompt_tokens = [len(model.tokenizer.apply_chat_template(p, add_generation_prompt=True)["input_ids"]) for p in prompts]
+prompt_tokens = [
+    len(model.tokenizer.apply_chat_template(p, add_generation_prompt=True)["input_ids"]) for p in prompts
+]
 for question, before, after in zip(questions, prompt_tokens, new_tokens, strict=True):
     print(f"{before:3} prompt tokens + {after:2} new   {question}")
 print(f"all together {sum(prompt_tokens) + sum(new_tokens)} tokens, and there are {NUM_SLOTS} slots")
@@ -94,24 +96,25 @@ print(f"all together {sum(prompt_tokens) + sum(new_tokens)} tokens, and there ar
 # %% [markdown]
 # ## 3 Predict, then run: reserve for the worst case
 #
-# Before PagedAttention a server kept each request's cache in **one contiguous piece** of memory. Since it could not know how
-# long a request would become, it reserved the longest length it allowed. Say that is 512 tokens.
+# Before PagedAttention a server kept each request's cache in **one contiguous piece** of memory. Since it
+# could not know how long a request would become, it reserved the longest length it allowed. Say that is 512
+# tokens.
 #
-# > **Predict.** The memory has 1,024 slots. How many of the eight requests run at once? What share of the memory holds a
-# > token, on average? Write both guesses down.
+# > **Predict.** The memory has 1,024 slots. How many of the eight requests run at once? What share of the
+# > memory holds a token, on average? Write both guesses down.
 #
-# Our engine can play this server without a line of extra code: a contiguous reservation of 512 tokens is *one block of
-# 512 tokens*. Two such blocks fill the memory.
+# Our engine can play this server without a line of extra code: a contiguous reservation of 512 tokens is *one
+# block of 512 tokens*. Two such blocks fill the memory.
 #
-# `serve` runs the engine step by step. After each step it takes a snapshot of the memory: who holds which slot, and
-# which slots hold a token.
+# `serve` runs the engine step by step. After each step it takes a snapshot of the memory: who holds which
+# slot, and which slots hold a token.
 
 # %%
 from coursekit.memory_map import take_snapshot
 
 
 def serve(num_blocks, block_size):
-    """Serve the eight requests; returns the engine, the requests, and a snapshot of the memory after each step."""
+    """Serve the eight requests; returns the engine, the requests, and the memory after each step."""
     llm = LLM(model, num_blocks=num_blocks, block_size=block_size, enable_prefix_caching=False)
     requests = [llm.add_request(p, s) for p, s in zip(prompts, samplings, strict=True)]
     owner = {request: number for number, request in enumerate(requests)}
@@ -138,13 +141,15 @@ contiguous, contiguous_requests, contiguous_memory = serve(num_blocks=2, block_s
 report(contiguous, contiguous_memory)
 
 # %% [markdown]
-# Nearly all of the memory is taken, and nearly none of it is used. That is what "95 % allocated" on a dashboard can mean.
+# Nearly all of the memory is taken, and nearly none of it is used. That is what "95 % allocated" on a
+# dashboard can mean.
 
 # %% [markdown]
 # ## 4 Predict, then run: blocks on demand
 #
-# PagedAttention cuts the same memory into **blocks of 16 tokens** and gives a request a block only when it has a token to
-# put in. A request's blocks can lie anywhere; a small table of integers, the **block table**, says where.
+# PagedAttention cuts the same memory into **blocks of 16 tokens** and gives a request a block only when it
+# has a token to put in. A request's blocks can lie anywhere; a small table of integers, the **block table**,
+# says where.
 #
 # > **Predict.** Same memory, same requests. How many run at once now? How many steps does it take?
 
@@ -153,7 +158,8 @@ paged, paged_requests, paged_memory = serve(num_blocks=64, block_size=16)
 report(paged, paged_memory)
 
 # %% [markdown]
-# The model computes the same thing. Only the place of the keys and values changed, so the tokens must be the same:
+# The model computes the same thing. Only the place of the keys and values changed, so the tokens must be the
+# same:
 
 # %%
 same = [
@@ -174,8 +180,8 @@ for request, question in list(zip(paged_requests, questions, strict=True))[:3]:
 # %% [markdown]
 # ## 5 Both memories, side by side
 #
-# Each column is one step, each row one slot. A request has one colour: strong where a token lies, pale where the request
-# holds the slot but nothing is in it. White is free.
+# Each column is one step, each row one slot. A request has one colour: strong where a token lies, pale where
+# the request holds the slot but nothing is in it. White is free.
 
 # %%
 from coursekit.memory_map import draw_memory_over_time, legend_handles
@@ -191,15 +197,16 @@ axes[0].set_xlim(0, len(contiguous_memory))
 fig.legend(handles=legend_handles(), loc="outside lower center", ncols=3)
 display_figure(
     fig,
-    alt="Two maps of the same memory over time, one column a step. Contiguous: two wide bands, each nearly all pale, "
-    f"requests pass through two at a time and need {len(contiguous_memory)} steps. Paged: thin strips of all eight "
-    f"requests from the first step on, hardly any pale, done after {len(paged_memory)} steps.",
-    summary=f"Same memory, same tokens: {len(contiguous_memory)} steps with reservations, {len(paged_memory)} with blocks.",
+    alt="Two maps of the same memory over time, one column a step. Contiguous: two wide bands, each nearly all "
+    f"pale; requests pass through two at a time and need {len(contiguous_memory)} steps. Paged: thin strips of "
+    f"all eight requests from the first step on, hardly any pale, done after {len(paged_memory)} steps.",
+    summary=f"Same memory, same tokens: {len(contiguous_memory)} steps with reservations, "
+    f"{len(paged_memory)} with blocks.",
 )
 
 # %% [markdown]
-# Now stop the film at one step. Each small box is one slot, thick lines part the blocks. Find a request's last block: only
-# there is a pale rest, and never more than 15 slots of it.
+# Now stop the film at one step. Each box is a block, its 16 slots are filled from left to right. Find a
+# request's last block: only there is a pale rest, and never more than 15 slots of it.
 
 # %%
 from coursekit.memory_map import draw_memory
@@ -215,11 +222,13 @@ def draw_step(step):
 
 
 fig, words = draw_step(30)
-display_figure(fig, alt=f"The 64 blocks after step 31, eight in a row. {words}.", summary=f"After step 31: {words}.")
+display_figure(
+    fig, alt=f"The 64 blocks after step 31, eight in a row. {words}.", summary=f"After step 31: {words}."
+)
 
 # %% [markdown]
-# With a running kernel, move the slider and watch blocks being taken and given back. (Without one, the picture above is
-# what it shows.)
+# With a running kernel, move the slider and watch blocks being taken and given back. (Without one, the
+# picture above is what it shows.)
 
 # %% tags=["nbval-ignore-output"]
 from coursekit.memory_map import step_slider
@@ -233,35 +242,60 @@ display_widget(
 # %% [markdown]
 # ## 6 What must hold, and what breaks if it does not
 #
-# A request's tokens lie in scattered blocks, and only the table knows which and in what order. So the table must be right.
-# Let us serve one request and, after the first steps, swap two entries of its table.
+# A request's tokens lie in scattered blocks, and only the table knows which. Let us damage it. Two requests
+# run for eight steps; then we change the first one's table by hand and let it go on.
+#
+# > **Predict.** (a) Two entries of the table change places. (b) One entry names a block of the *other*
+# > request. Which of the two changes the tokens?
+
 
 # %%
-llm = LLM(model, num_blocks=64, block_size=16, enable_prefix_caching=False)
-request = llm.add_request(prompts[0], samplings[0])
-for _ in range(8):
-    llm.step()
-table = request.sequences[0].table
-print("blocks of the request:", len(table.blocks))
-table.blocks[0], table.blocks[1] = table.blocks[1], table.blocks[0]
-while llm.scheduler.has_work:
-    llm.step()
+def decode_damaged(damage):
+    """Serve the first two requests, damaging the first one's table after eight steps; returns its tokens."""
+    llm = LLM(model, num_blocks=64, block_size=16, enable_prefix_caching=False)
+    first, second = (llm.add_request(p, s) for p, s in zip(prompts[:2], samplings[:2], strict=True))
+    for _ in range(8):
+        llm.step()
+    mine, other = first.sequences[0].table.blocks, second.sequences[0].table.blocks
+    before = list(mine)
+    damage(mine, other)
+    for _ in range(16):
+        llm.step()
+    mine[:3] = before[:3]  # mend it, so that the blocks go back to the pool as they came
+    tokens = first.sequences[0].output_token_ids
+    llm.abort(first), llm.abort(second)
+    return tokens
 
-good = paged_requests[0].finished[0].output_token_ids
-bad = request.finished[0].output_token_ids
-print("first 8 tokens the same:", bad[:8] == good[:8])
-print("all tokens the same:", bad == good)
+
+def change_places(mine, other):
+    mine[0], mine[1] = mine[1], mine[0]
+
+
+def name_the_neighbours_block(mine, other):
+    mine[1] = other[1]
+
+
+good = paged_requests[0].finished[0].output_token_ids[:24]
+print("nothing damaged:        ", decode_damaged(lambda mine, other: None) == good)
+print("two entries exchanged:  ", decode_damaged(change_places) == good)
+print("a neighbour's block:    ", decode_damaged(name_the_neighbours_block) == good)
 
 # %% [markdown]
-# No error, no warning: the model read the right keys in the wrong places and went on talking. A wrong table shows only in the
-# output, and that is why this course compares everything with a dense model.
+# Surprised by the first? Attention is a weighted *sum* over the keys, and a key carries its position in
+# itself (the rotary embedding put it there before the key was stored). Two full blocks may be read in either
+# order. But exchange a full block with the partly filled last one, and the wrong slots are cut off; and a
+# neighbour's block is simply another text.
+#
+# In both harmful cases there is no error and no warning. The model reads what the table names, and goes on
+# talking. A wrong table shows only in the output, and that is why this course compares everything with a
+# dense model.
 
 # %% [markdown]
 # ## 7 Where to go from here
 #
-# What you saw, in one paragraph: paging did not compress anything and did not make attention itself faster. It stopped
-# reserving, so **more requests run at once**, and a step that serves eight requests costs little more than one that serves
-# two.
+# What you saw, in one paragraph: paging did not compress anything and did not make attention itself faster.
+# It stopped reserving, so **more requests run at once**, and a step that serves eight requests costs little
+# more than one that serves two.
 #
 # Three interview questions. Answer aloud, then look for the cell above that shows it.
 #
@@ -269,5 +303,5 @@ print("all tokens the same:", bad == good)
 # 2. With blocks of 16 tokens, how many slots can one request waste at most, and where are they?
 # 3. Eight requests instead of two ran at once. Why is a step with eight not four times as slow?
 #
-# Next: [chapter 7](07_batched_decode.ipynb) takes this engine apart: how the model's attention was replaced, what the batch of
-# one step looks like, and how to prove that nothing changed.
+# Next: [chapter 7](07_batched_decode.ipynb) takes this engine apart: how the model's attention was replaced,
+# what the batch of one step looks like, and how to prove that nothing changed.

@@ -1,16 +1,12 @@
-# ---
-# course:
-#   depends: []
-# ---
-
 # %% [markdown]
 # # 7 · Batched decode of a real model
 #
-# **You will be able to** replace the attention of a transformers model with a paged one, lay out the batch of one step as
-# arrays of integers, decode prompts of different lengths together without padding, and prove that the result equals the
-# dense model, token by token.
+# **You will be able to** replace the attention of a transformers model with a paged one, lay out the batch of
+# one step as arrays of integers, decode prompts of different lengths together without padding, and prove that
+# the result equals the dense model, token by token.
 #
-# 45 minutes to read and run · you need: block tables and slots (the picture in section 2 recalls them) · GPU: not needed
+# 45 minutes to read and run · you need: block tables and slots (the picture in section 2 recalls them) · GPU:
+# not needed
 #
 # 1. [The dense model, our judge](#1-the-dense-model-our-judge)
 # 2. [The memory: pool, tables, storage](#2-the-memory-pool-tables-storage)
@@ -26,9 +22,9 @@
 # %% [markdown]
 # ## 1 The dense model, our judge
 #
-# *Dense* means transformers' own way: one tensor of keys and values for each sequence, in one piece. Everything we build is
-# compared with it, **on the same weights**. Four prompts of different lengths, 16 new tokens each, greedy (the likeliest
-# token at each step), in float32 so that rounding does not decide.
+# *Dense* means transformers' own way: one tensor of keys and values for each sequence, in one piece.
+# Everything we build is compared with it, **on the same weights**. Four prompts of different lengths, 16 new
+# tokens each, greedy (the likeliest token at each step), in float32 so that rounding does not decide.
 
 # %%
 import numpy as np
@@ -56,7 +52,9 @@ NEW_TOKENS = 16
 print("prompt lengths:", [len(p) for p in prompts])
 
 # %%
-config = transformers.GenerationConfig(max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=0)
+config = transformers.GenerationConfig(
+    max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=0
+)
 expected = []
 with torch.inference_mode():
     for prompt in prompts:
@@ -82,9 +80,9 @@ print(tokenizer.decode(prompts[0] + expected[0]))
 # | `BlockTable` | one sequence's blocks in order | other sequences |
 # | `KVCache` | the numbers: K and V of all layers, by slot | who owns what |
 #
-# The pool below is small, and we take and free some blocks first so that the tables come out scattered, as they are in a
-# server that has run for a while. (A pool fresh from the box hands out 0, 1, 2, …, and a wrong kernel that ignores the
-# table would pass.)
+# The pool below is small, and we take and free some blocks first so that the tables come out scattered, as
+# they are in a server that has run for a while. (A pool fresh from the box hands out 0, 1, 2, …, and a wrong
+# kernel that ignores the table would pass.)
 
 # %%
 from paged_ref import BlockPool, BlockTable, KVCache, ModelShape
@@ -110,7 +108,7 @@ for table in tables:
 # %% [markdown]
 # A token's slot is its block, times the block size, plus its place in the block.
 #
-# > **Predict.** In which slot is token 5 of the first prompt? (Count from 0; its block table is above.)
+# > **Predict.** In which slot is token 4 of the first prompt? (Count from 0; its block table is above.)
 
 # %%
 block, offset = tables[0].blocks[4 // BLOCK_SIZE], 4 % BLOCK_SIZE
@@ -120,8 +118,8 @@ print("the table says so too:", tables[0].slot(4) == block * BLOCK_SIZE + offset
 # %% [markdown]
 # ## 3 The batch of one step
 #
-# A dense batch is a rectangle: short prompts are padded to the longest. Ours is a **row**: all tokens of all sequences, one
-# after the other, and integers that say who is who.
+# A dense batch is a rectangle: short prompts are padded to the longest. Ours is a **row**: all tokens of all
+# sequences, one after the other, and integers that say who is who.
 
 # %%
 from coursekit.lesson import show_source
@@ -130,7 +128,7 @@ from paged_ref.batch import StepBatch
 
 
 def make_batch(new_tokens, tables):
-    """The batch in which sequence i computes its last len(new_tokens[i]) tokens; their slots are already taken."""
+    """The batch in which sequence i computes its last len(new_tokens[i]) tokens, whose slots are taken."""
     lens = np.array([len(tokens) for tokens in new_tokens])
     starts = np.concatenate([[0], np.cumsum(lens)])
     first = [table.num_tokens - n for table, n in zip(tables, lens, strict=True)]
@@ -158,9 +156,9 @@ for name in ("query_start_loc", "seq_lens"):
 print("block_tables\n", batch.attention.block_tables)
 
 # %% [markdown]
-# The same as a picture: one box a token, one colour a sequence. The number in a box is the token's **position** in its
-# own sequence, the number below it the **slot** where its key and value go. Framed boxes are the sample rows: the last token
-# of each sequence, the only ones whose logits are needed.
+# The same as a picture: one box a token, one colour a sequence. The number in a box is the token's
+# **position** in its own sequence, the number below it the **slot** where its key and value go. Framed boxes
+# are the sample rows: the last token of each sequence, the only ones whose logits are needed.
 
 # %%
 from coursekit.batch_view import draw_batch
@@ -171,8 +169,9 @@ draw_batch(ax, batch)
 ax.set_title("Prefill: every token of every prompt, in one row")
 display_figure(
     fig,
-    alt=f"A row of {len(batch.token_ids)} boxes in four colours, one for each prompt. In each colour the positions count up from "
-    "0; the slots below them are contiguous within a block of four and jump between blocks. The last box of each colour is framed.",
+    alt=f"A row of {len(batch.token_ids)} boxes in four colours, one for each prompt. In each colour the positions "
+    "count up from 0; the slots below them are contiguous within a block of four and jump between blocks. The last "
+    "box of each colour is framed.",
     summary=f"{len(batch.token_ids)} tokens of four prompts, no padding; a padded rectangle would have "
     f"{len(prompts) * max(map(len, prompts))}.",
 )
@@ -180,9 +179,10 @@ display_figure(
 # %% [markdown]
 # ## 4 Swap the attention
 #
-# transformers looks up its attention function by name, in a registry. A registered function gets queries, keys and values
-# (after the rotary embedding) once in each layer, and returns the attended values. **That function is all we replace.**
-# Weights, layers, norms, the rotary embedding, the code of the model: untouched.
+# transformers looks up its attention function by name, in a registry. A registered function gets queries,
+# keys and values (after the rotary embedding) once in each layer, and returns the attended values. **That
+# function is all we replace.** Weights, layers, norms, the rotary embedding, the code of the model:
+# untouched.
 #
 # This is the function, as it stands in the library:
 
@@ -192,11 +192,13 @@ from paged_ref import hf_model
 show_source(hf_model.paged_attention_forward)
 
 # %% [markdown]
-# Two lines do the work. `cache.write` puts this step's keys and values into their slots; `plan.run` attends through the block
-# tables. The order matters: a token must see itself, so it is written first. What the function needs beside Q, K and V
-# comes as a keyword argument (`paged_step`) that the model hands down through its layers.
+# Two lines do the work. `cache.write` puts this step's keys and values into their slots; `plan.run` attends
+# through the block tables. The order matters: a token must see itself, so it is written first. What the
+# function needs beside Q, K and V comes as a keyword argument (`paged_step`) that the model hands down
+# through its layers.
 #
-# Swapping is one call. `PagedModel` makes it, and then runs three tokens to see that *every* layer really came to us.
+# Swapping is one call. `PagedModel` makes it, and then runs three tokens to see that *every* layer really
+# came to us.
 
 # %%
 from paged_ref.hf_model import PagedModel
@@ -209,8 +211,8 @@ print("after: ", swapped.config._attn_implementation)
 # %% [markdown]
 # ## 5 Prefill: four prompts in one row
 #
-# > **Predict.** `model.forward` returns logits for how many rows? How far will they be from the dense model's: equal bit for
-# > bit, equal up to rounding, or only similar?
+# > **Predict.** `model.forward` returns logits for how many rows? How far will they be from the dense
+# > model's: equal bit for bit, equal up to rounding, or only similar?
 
 # %%
 logits = model.forward(batch, cache)
@@ -219,15 +221,21 @@ print("logits:", tuple(logits.shape))
 with torch.inference_mode():
     dense_logits = torch.stack([dense(torch.tensor([p])).logits[0, -1] for p in prompts])
 difference = (logits - dense_logits).abs().max().item()
-print("largest logit:", f"{dense_logits.abs().max().item():.0f}", " largest difference below 0.001:", difference < 1e-3)
+print(
+    "largest logit:",
+    f"{dense_logits.abs().max().item():.0f}",
+    " largest difference below 0.001:",
+    difference < 1e-3,
+)
 
 # %% [markdown]
 # Equal up to rounding: the sums are the same, their order is not.
 #
 # ## 6 Decode a ragged batch
 #
-# From here on each step appends **one** token to each sequence: a slot from the table, a row in the batch, a forward pass,
-# the likeliest token. The sequences stay as different in length as they are.
+# From here on each step appends **one** token to each sequence: a slot from the table, a row in the batch, a
+# forward pass, the likeliest token. The sequences stay as different in length as they are.
+
 
 # %%
 def decode(model, cache, tables, first_tokens, steps, forward=None):
@@ -261,8 +269,8 @@ display_figure(
 )
 
 # %% [markdown]
-# Prefill and decode are the same code. A step may mix them: a new prompt can join while others decode, and that is all that
-# *continuous batching* needs from the model.
+# Prefill and decode are the same code. A step may mix them: a new prompt can join while others decode, and
+# that is all that *continuous batching* needs from the model.
 #
 # How scattered are the tables by now?
 
@@ -270,19 +278,23 @@ display_figure(
 for i, table in enumerate(tables):
     jumps = sum(b != a + 1 for a, b in zip(table.blocks, table.blocks[1:], strict=False))
     waste = len(table.blocks) * BLOCK_SIZE - table.num_tokens
-    print(f"sequence {i}: {len(table.blocks):2} blocks, {jumps:2} jumps between neighbours, {waste} slots empty at the end")
+    print(
+        f"sequence {i}: {len(table.blocks):2} blocks, {jumps:2} jumps between neighbours, "
+        f"{waste} slots empty at the end"
+    )
 
 # %% [markdown]
 # ## 7 What must hold, and what breaks if it does not
 #
-# Four rules, and for each the same decode with the rule broken. A wrong batch raises nothing. It only talks differently.
+# Four rules, and for each the same decode with the rule broken. A wrong batch raises nothing. It only talks
+# differently.
 
 # %%
 from dataclasses import replace
 
 
 def broken_decode(break_rule, forward=None):
-    """Prefill and decode afresh with a damaged batch; how many of the four sequences still equal the dense model?"""
+    """Prefill and decode afresh with a damaged batch; how many sequences still equal the dense model?"""
     pool = BlockPool(num_blocks=48, block_size=BLOCK_SIZE)
     cache = KVCache(shape, pool.num_blocks, BLOCK_SIZE)
     cache.keys.zero_(), cache.values.zero_()
@@ -291,7 +303,10 @@ def broken_decode(break_rule, forward=None):
     for table, prompt in zip(tables, prompts, strict=True):
         table.append(len(prompt))
     run = forward or model.forward
-    damaged = lambda batch, cache: run(break_rule(batch), cache)
+
+    def damaged(batch, cache):
+        return run(break_rule(batch), cache)
+
     first = damaged(make_batch(prompts, tables), cache).argmax(dim=-1).tolist()
     answers = decode(model, cache, tables, first, NEW_TOKENS - 1, damaged)
     return sum(a == b for a, b in zip(answers, expected, strict=True))
@@ -316,7 +331,9 @@ def first_row_sampled(batch):
 def tables_of_the_neighbour(batch):
     """Every sequence reads through the table of the one before it."""
     attention = batch.attention
-    return replace(batch, attention=replace(attention, block_tables=np.roll(attention.block_tables, 1, axis=0)))
+    return replace(
+        batch, attention=replace(attention, block_tables=np.roll(attention.block_tables, 1, axis=0))
+    )
 
 
 print("nothing broken:           ", broken_decode(lambda batch: batch), "of 4 equal")
@@ -328,11 +345,14 @@ print("table of the neighbour:   ", broken_decode(tables_of_the_neighbour), "of 
 # %% [markdown]
 # And the fifth, inside the attention function: **read before write**. Then a token does not see itself.
 
+
 # %%
 def read_before_write(module, query, key, value, attention_mask, scaling=None, paged_step=None, **ignored):
     """The library's function with its two lines the other way round."""
     layer, cache = module.layer_idx, paged_step.cache
-    attended = paged_step.plan.run(query[0].transpose(0, 1), cache.keys[layer], cache.values[layer], scaling, None, None)
+    attended = paged_step.plan.run(
+        query[0].transpose(0, 1), cache.keys[layer], cache.values[layer], scaling, None, None
+    )
     cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged_step.slots)
     return attended.unsqueeze(0), None
 
@@ -345,9 +365,9 @@ swapped.set_attn_implementation(hf_model.NAME)
 # %% [markdown]
 # ## 8 The engine: requests come and go
 #
-# `LLM` is the loop of section 6 with a scheduler in front: it admits a request when its blocks fit, lets it leave when it
-# is done, and takes blocks back when the pool runs dry. We give it the four prompts and a pool so small that not all of
-# them fit.
+# `LLM` is the loop of section 6 with a scheduler in front: it admits a request when its blocks fit, lets it
+# leave when it is done, and takes blocks back when the pool runs dry. We give it the four prompts and a pool
+# so small that not all of them fit.
 
 # %%
 from paged_ref import LLM, SamplingParams
@@ -357,7 +377,9 @@ requests = [llm.add_request(p, SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=
 running = []
 while llm.scheduler.has_work:
     step = llm.step()
-    running.append("".join(str(i) if any(c.request is r for c in step.chunks) else "." for i, r in enumerate(requests)))
+    running.append(
+        "".join(str(i) if any(c.request is r for c in step.chunks) else "." for i, r in enumerate(requests))
+    )
 for i in range(len(requests)):
     print(f"request {i}: ", "".join("#" if str(i) in step else "." for step in running))
 print("preemptions:", llm.metrics.preemptions)
@@ -365,16 +387,17 @@ print("equal to the dense model:", [r.finished[0].output_token_ids for r in requ
 print("blocks still held:", llm.pool.num_used)
 
 # %% [markdown]
-# Each `#` is a step in which the request computed something. Nobody waited for the longest to finish, and whoever lost its
-# blocks came back and went on.
+# Each `#` is a step in which the request computed something. Nobody waited for the longest to finish, and
+# whoever lost its blocks came back and went on.
 #
 # ## 9 How fast is it?
 #
-# > **Predict.** Sixteen prompts of different lengths, answers between 8 and 64 tokens. transformers' `generate` pads the prompts to
-# > the longest and runs until the last answer is complete. Which is faster, and by what factor?
+# > **Predict.** Sixteen prompts of different lengths, answers between 8 and 64 tokens. transformers'
+# > `generate` pads the prompts to the longest and runs until the last answer is complete. Which is faster,
+# > and by what factor?
 #
-# Times differ between machines and runs, so they are not compared by the tests. The second line is a machine-independent
-# reason for the first.
+# Times differ between machines and runs, so they are not compared by the tests. The second line is a
+# machine-independent reason for the first.
 
 # %% tags=["nbval-ignore-output"]
 import time
@@ -385,7 +408,9 @@ lengths = rng.integers(8, 65, size=16).tolist()
 
 tokenizer.padding_side = "left"
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-longest = transformers.GenerationConfig(max_new_tokens=max(lengths), do_sample=False, eos_token_id=None, pad_token_id=0)
+longest = transformers.GenerationConfig(
+    max_new_tokens=max(lengths), do_sample=False, eos_token_id=None, pad_token_id=0
+)
 padded = tokenizer.pad({"input_ids": many}, return_tensors="pt")
 
 started = time.perf_counter()
@@ -400,7 +425,10 @@ paged_seconds = time.perf_counter() - started
 
 useful = sum(lengths)
 print(f"transformers generate, padded: {useful / static_seconds:5.0f} useful tokens/s")
-print(f"paged_ref:                     {useful / paged_seconds:5.0f} useful tokens/s, {static_seconds / paged_seconds:.1f} times")
+print(
+    f"paged_ref:                     {useful / paged_seconds:5.0f} useful tokens/s, "
+    f"{static_seconds / paged_seconds:.1f} times"
+)
 
 # %%
 print("useful new tokens:", sum(lengths))
@@ -411,16 +439,16 @@ print("every answer has its length:", [len(o.outputs[0].token_ids) for o in outp
 # %% [markdown]
 # ## 10 What you have now
 #
-# A real model decodes through block tables, its code untouched, and its tokens are those of the dense model. The gain does
-# not come from a faster attention: it comes from rows that carry only useful tokens, and from memory that more requests
-# fit in.
+# A real model decodes through block tables, its code untouched, and its tokens are those of the dense model.
+# The gain does not come from a faster attention: it comes from rows that carry only useful tokens, and from
+# memory that more requests fit in.
 #
 # Three interview questions:
 #
-# 1. Which array tells the model *where a token stands in its sequence*, and which tells the cache *where its key is stored*?
-#    Why can they not be one?
+# 1. Which array tells the model *where a token stands in its sequence*, and which tells the cache *where its key is
+#    stored*? Why can they not be one?
 # 2. Why is the token written before the attention of the same step is computed?
-# 3. Your engine's outputs differ from the dense model only for prompts whose length is a multiple of the block size. Where do
-#    you look first?
+# 3. Your engine's outputs differ from the dense model only for prompts whose length is a multiple of the block size.
+#    Where do you look first?
 #
 # Back to [chapter 0](00_start_here.ipynb).

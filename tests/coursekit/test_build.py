@@ -103,7 +103,8 @@ def test_outputs_that_are_not_compared_are_kept_until_renewed(repo: Path) -> Non
         TITLE
         + "\n# %%\nimport tiny.one, time\nprint(tiny.one.VALUE)\n"
         + '\n# %% tags=["nbval-ignore-output"]\nprint(time.perf_counter_ns())\n'
-        + '\n# %% tags=["nbval-ignore-output"]\ntime.perf_counter_ns()\n\n# %%\nprint("end")\n\n# %%\nprint("end")\n'
+        + '\n# %% tags=["nbval-ignore-output"]\ntime.perf_counter_ns()\n'
+        + '\n# %%\nprint("end")\n\n# %%\nprint("end")\n'
     )
     path = lesson(repo, noisy)
     assert build(repo) == []
@@ -235,13 +236,21 @@ def test_dependencies_hold_pinned_libraries_and_files_that_are_read(repo: Path) 
 
 
 def test_a_file_named_in_the_header_is_depended_on(repo: Path) -> None:
-    header = "# ---\n# jupyter:\n#   course:\n#     depends: [data.csv]\n# ---\n\n"
+    header = "# ---\n# course:\n#   depends: [data.csv]\n# ---\n\n"
     write(repo / "data.csv", "1")
     path = lesson(repo, header + TITLE + "\n# %%\nprint(open('../data.csv').read())\n")
     assert build(repo) == []
+    assert [cell["cell_type"] for cell in stored(path)["cells"]] == ["markdown", "code"]
     assert "data.csv" in stored(path)["metadata"]["course"]["depends_on"]
     write(repo / "data.csv", "2")
     assert "data.csv" in str(check(repo)[0])
+    lesson(repo, header.replace("depends", "dependz") + TITLE)
+    assert "the header between the `# ---` lines may hold only `course:`" in str(check(repo)[0])
+    lesson(repo, header.replace("[data", "[[data") + TITLE)
+    (failure,) = build(repo)
+    assert failure.startswith(
+        "curriculum/lessons/01_one.py: the header between the `# ---` lines is not YAML"
+    )
 
 
 # --- faults ---
@@ -260,7 +269,7 @@ def shown(metadata: dict[str, Any] | None = None, **data: Any) -> dict[str, Any]
 def forge(
     repo: Path, *outputs: dict[str, Any], code: str = "tell()", tags: str = "", edit: Edit | None = None
 ) -> list[str]:
-    """A notebook as the build stores it, whose second cell has these outputs; `edit` changes it. Its faults."""
+    """The faults of a notebook whose second cell has these outputs, stored as the build does, then edited."""
     path = lesson(repo, TITLE + f"\n# %% {tags}\n{code}\n\n# %%\nx = 1\n\n# %%\ny = 1\n")
     (target,) = targets(repo)
     notebook = notebook_from_text(target.text())
@@ -317,6 +326,7 @@ def test_a_good_notebook_has_no_fault(repo: Path) -> None:
         (stream("'/Users/ada/x'\n"), "a path of one machine ('/Users/ada')"),
         (stream("C:\\Users\\ada\n"), "a path of one machine ('C:\\\\Users\\\\')"),
         (stream("at /root/x\n"), "a path of one machine ('/root"),
+        (stream("Python 3.11 in /ci/run/.venv\n"), "a path of one machine ('/ci/run/.venv')"),
         (stream("(/tmp/abc)\n"), "a path of one machine ('/tmp/abc')"),
         (stream("x/lib/python3.11/site-packages/numpy/a.py\n"), "a path of one machine"),
         (stream(f"from {ROOT.anchor}\n" + sys.prefix + "/bin\n"), f"a path of one machine ({sys.prefix!r}"),
@@ -452,7 +462,15 @@ def test_faults_of_the_whole(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "the first cell has no title" in faults_of("# %%\nx = 1\n\n" + TITLE)[0]
     assert "there is a second title, in cell 2" in faults_of(TITLE + "\n# %% [markdown]\n# # Two\n")[0]
     assert faults_of(TITLE + "\n# %% [markdown]\n# ```python\n# # a comment\n# ```\n") == []
-    assert "a picture has no alt text" in faults_of(TITLE + "\n# %% [markdown]\n# ![](a.png)\n")[0]
+    assert "a picture has no alt text" in faults_of(TITLE + "\n# %% [markdown]\n# ![](../tiny/one.py)\n")[0]
+    links = (
+        TITLE + "\n# %% [markdown]\n# [a](../tiny/one.py) [b](https://example.org/b) [c](#part) `[d](e)`\n"
+    )
+    assert faults_of(links) == []
+    assert (
+        "cell 2 (curriculum/lessons/01_one.py:4): a link leads nowhere ('02.ipynb')"
+        in (faults_of(TITLE + "\n# %% [markdown]\n# [next](02.ipynb#part)\n")[0])
+    )
     third = TITLE + f"\n# %% {IGNORE}\nx = 1\n" + "\n# %%\nx = 1\n" * 2
     assert faults_of(third) == []
     more = third + f"\n# %% {IGNORE}\nx = 1\n"

@@ -1,0 +1,68 @@
+"""Many measured values in a fixed number of counters: for latencies and their percentiles (chapter 6).
+
+Bucket i holds the values above 10 ** ((i - 1) / 20) microseconds and up to 10 ** (i / 20) microseconds, so each
+bucket is 12 % wider than the one before. A percentile read from it is off by less than that, whether a thousand
+values or a thousand million were counted, and two histograms add up bucket by bucket (which is why Prometheus
+uses them).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator
+
+PER_DECADE = 20
+NUM_BUCKETS = (
+    9 * PER_DECADE
+)  # 1 microsecond to 1,000 seconds; what lies outside is counted in the last bucket on its side
+_BOUNDS = [10 ** (i / PER_DECADE - 6) for i in range(NUM_BUCKETS + 1)]
+
+
+class Histogram:
+    """Counts of values in seconds.
+
+    Attributes:
+        count, total: how many values, and their sum.
+        smallest, largest: of all values; infinite while there is none.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.smallest, self.largest = math.inf, -math.inf
+        self._buckets = [0] * (NUM_BUCKETS + 1)
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count a value, `count` times."""
+        self.count += count
+        self.total += value * count
+        if value < self.smallest:
+            self.smallest = value
+        if value > self.largest:
+            self.largest = value
+        self._buckets[min(bisect_left(_BOUNDS, value), NUM_BUCKETS)] += count
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of all values; None if there are none."""
+        return self.total / self.count if self.count else None
+
+    def quantile(self, q: float) -> float | None:
+        """The value that a share `q` of all values does not exceed, to 12 %; None if there are no values."""
+        if not 0 <= q <= 1:
+            raise ValueError(f"q = {q}: a quantile is asked for by a share between 0 and 1")
+        wanted, seen = q * self.count, 0
+        for i, count in enumerate(self._buckets):
+            seen += count
+            if count and seen >= wanted:
+                return min(max(_BOUNDS[i], self.smallest), self.largest)
+        return None
+
+    def cumulative(self, every: int = PER_DECADE // 4) -> Iterator[tuple[float, int]]:
+        """(upper bound, values up to it), at every so many buckets: what a Prometheus histogram shows."""
+        seen = 0
+        for i, count in enumerate(self._buckets):
+            seen += count
+            if i % every == 0:
+                yield _BOUNDS[i], seen
