@@ -83,14 +83,8 @@ def _attend(query, caches, table, first, last, scale, softcap, scratch):
     keys, values, layout, kind = caches
     scores, row, bits, acc, top, total = scratch
     block_size, num_kv_heads = layout[0], layout[1]
-    block_k, slot_k, head_k, block_v, slot_v, head_v = (
-        layout[2],
-        layout[3],
-        layout[4],
-        layout[5],
-        layout[6],
-        layout[7],
-    )
+    block_k, slot_k, head_k = layout[2], layout[3], layout[4]  # strides
+    block_v, slot_v, head_v = layout[5], layout[6], layout[7]
     group = query.shape[0] // num_kv_heads
     for h in range(query.shape[0]):
         top[h], total[h] = -np.inf, 0
@@ -217,6 +211,13 @@ def _run(out, query, keys, values, layout, kind, tables, items, window, scale, s
     _merge(out, part_token, parts)
 
 
+def num_cores() -> int:
+    """On how many cores the loop runs: as many as torch was told to use."""
+    import torch
+
+    return min(numba.get_num_threads(), torch.get_num_threads())
+
+
 def plan(batch: Batch, block_size: int, device: Any = None) -> NumbaPlan:
     """List the query tokens that the loop will attend; hand sequences with many query tokens to torch.
 
@@ -286,9 +287,7 @@ class NumbaPlan:
     def _loop(
         self, out: np.ndarray, query: np.ndarray, caches: tuple[Any, ...], how: tuple[Any, ...]
     ) -> None:
-        import torch
-
-        num_shares = min(numba.get_num_threads(), torch.get_num_threads())
+        num_shares = num_cores()
         part_token = np.empty((num_shares, 2), np.int64)
         parts = np.empty((num_shares, 2, query.shape[1], 2 + query.shape[2]), np.float32)
         with _one_call_at_a_time:

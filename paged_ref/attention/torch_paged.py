@@ -39,8 +39,8 @@ def plan(batch: Batch, block_size: int, device: Any = None, only: np.ndarray | N
 class _Part:
     """Sequences that are attended in one call: s of them, with q query tokens each, padded to n keys.
 
-    rows [s * q] query tokens; slots [s * n] where their keys lie; query_position [s, q, 1]; seq_lens [s, 1,
-    1].
+    rows [s * q] query tokens; slots [s * n] where their keys lie; query_position [s, q, 1];
+    seq_lens [s, 1, 1].
     """
 
     rows: torch.Tensor
@@ -57,12 +57,10 @@ class _Part:
         position = np.arange(seq_lens.max())
         exists = position < seq_lens[:, None]
         block = batch.block_tables[seqs][:, : len(position) // block_size + 1]
-        block = np.take(
-            block.astype(np.int64), np.minimum(position // block_size, block.shape[1] - 1), axis=1
-        )
-        slots = np.where(
-            exists, block * block_size + position % block_size, 0
-        )  # padding reads slot 0, then is masked
+        logical = np.minimum(position // block_size, block.shape[1] - 1)
+        block = np.take(block.astype(np.int64), logical, axis=1)
+        # Padding reads slot 0, and is masked afterwards.
+        slots = np.where(exists, block * block_size + position % block_size, 0)
         query_position = (seq_lens[:, None] - q + np.arange(q))[:, :, None]
         arrays = (rows.ravel(), slots.ravel(), query_position, position, seq_lens[:, None, None])
         return cls(*(torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays))

@@ -35,12 +35,19 @@ class Batch:
         """From arrays or tensors on any device; without query_start_loc, one query token a sequence."""
         seq_lens = to_numpy(seq_lens)
         starts = np.arange(len(seq_lens) + 1) if query_start_loc is None else to_numpy(query_start_loc)
-        return cls(*(np.asarray(a, dtype=np.int32) for a in (to_numpy(block_tables), seq_lens, starts)))
+        return cls(*(_int32(a) for a in (to_numpy(block_tables), seq_lens, starts)))
 
     @property
     def query_lens(self) -> np.ndarray:
         """[num_seqs] query tokens of each sequence."""
         return np.diff(self.query_start_loc)
+
+
+def _int32(array: np.ndarray) -> np.ndarray:
+    """As int32. A number that does not fit becomes the nearest that does, not another valid id by wrapping around."""
+    limits = np.iinfo(np.int32)
+    fits = array.dtype.itemsize <= 4 and array.dtype.kind == "i"
+    return np.asarray(array if fits else np.clip(array, limits.min, limits.max), dtype=np.int32)
 
 
 def is_torch(array: Any) -> bool:
