@@ -21,7 +21,9 @@ BENCHMARKS = {
 def main(argv: list[str] | None = None) -> int:
     """Parse a command and run it; returns the exit status."""
     argv = sys.argv[1:] if argv is None else argv
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads make each other slow on a shared machine
+    os.environ.setdefault(
+        "OMP_WAIT_POLICY", "passive"
+    )  # spinning threads make each other slow on a shared machine
     parser = argparse.ArgumentParser(
         prog="python -m paged_ref", description="PagedAttention, written to be read."
     )

@@ -16,7 +16,6 @@ from types import ModuleType
 import numba
 import numpy as np
 import pytest
-import torch
 
 from paged_ref import attention
 from paged_ref.attention import Batch, triton_paged
