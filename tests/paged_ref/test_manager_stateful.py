@@ -26,9 +26,9 @@ from paged_ref.scheduler import NeverFits
 from tests.paged_ref.fake_engine import FakeEngine, Storage, prefixes
 
 
-def profile(full: bool) -> settings:
+def profile(full: bool, examples: int) -> settings:
     return settings(
-        max_examples=1400 if full else 100,
+        max_examples=examples if full else 100,
         stateful_step_count=100 if full else 50,
         deadline=None,
         derandomize=not full,
@@ -283,7 +283,7 @@ class Requests(RuleBasedStateMachine):
 
 def test_tables_pool_and_prefix_cache(full: bool) -> None:
     done.clear()
-    run_state_machine_as_test(Tables, settings=profile(full))
+    run_state_machine_as_test(Tables, settings=profile(full, 1400))
     kinds = ("new", "append", "fork", "release", "publish", "swap", "misuse", "hit")
     assert all(done[kind] for kind in kinds), done
     if full:
@@ -292,7 +292,7 @@ def test_tables_pool_and_prefix_cache(full: bool) -> None:
 
 def test_requests(full: bool) -> None:
     done.clear()
-    run_state_machine_as_test(Requests, settings=profile(full))
+    run_state_machine_as_test(Requests, settings=profile(full, 700))
     events = ("never", "preempted", "swapped in", "copied", "cached")
     assert all(done[event] for event in events), done
     if full:
