@@ -178,7 +178,9 @@ def measure(
     rows = []
     for name, run in runs.items():
         times = _times(run, device, repeats)
-        seconds = statistics.median(times) if device.type == "cuda" else min(times)  # other work disturbs a CPU
+        seconds = (
+            statistics.median(times) if device.type == "cuda" else min(times)
+        )  # other work disturbs a CPU
         distance = error(run(), exact.double().cpu().numpy())
         if not distance <= TOLERANCE[shape.dtype]:
             raise RuntimeError(
