@@ -5,7 +5,7 @@ backend. Decode is bound by memory, so the measure is the share of the device's 
 the same run: bytes that must be read (every key and value once) divided by time, over that bandwidth.
 
 `one block` is our own kernel on a cache with one large block for each sequence: the same work without paging.
-`contiguous` is torch's attention on tensors [num_seqs, num_kv_heads, context, head_dim] that hold the same keys in order.
+`contiguous` is torch's attention on tensors [num_seqs, num_kv_heads, context, head_dim] with the same keys in order.
 """
 
 from __future__ import annotations
@@ -157,31 +157,29 @@ def measure(
 
     # The same keys in order: [batch, context, kv_heads, head_dim]
     where = torch.from_numpy(tables).to(device)
-    ordered = [cache[where].flatten(1, 2)[:, : shape.context].contiguous() for cache in (keys, values)]
-    in_heads = [x.transpose(1, 2).contiguous() for x in ordered]
-    group = {"enable_gqa": shape.heads != shape.kv_heads, "scale": scale}
-    exact = scaled_dot_product_attention(query.float()[:, :, None], *(x.float() for x in in_heads), **group)[
-        :, :, 0
-    ]
+    k, v = (cache[where].flatten(1, 2)[:, : shape.context].contiguous() for cache in (keys, values))
+    k_heads, v_heads = (x.transpose(1, 2).contiguous() for x in (k, v))
 
+    def contiguous(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        gqa = shape.heads != shape.kv_heads
+        return scaled_dot_product_attention(q[:, :, None], k, v, scale=scale, enable_gqa=gqa)[:, :, 0]
+
+    exact = contiguous(query.float(), k_heads.float(), v_heads.float()).double().cpu().numpy()
     runs: dict[str, Callable[[], torch.Tensor]] = {}
     batch = Batch.of(tables, lens)
     for backend in backends:
         paged = plan(batch, shape.block_size, backend, device)
         runs[backend] = lambda paged=paged: paged.run(query, keys, values, scale, None, None)  # type: ignore[misc]
     one_block = plan(Batch.of(np.arange(shape.batch)[:, None], lens), shape.context, backends[0], device)
-    runs[f"{backends[0]}, one block"] = lambda: one_block.run(query, *ordered, scale, None, None)
-    runs["contiguous (SDPA)"] = lambda: scaled_dot_product_attention(query[:, :, None], *in_heads, **group)[
-        :, :, 0
-    ]
+    runs[f"{backends[0]}, one block"] = lambda: one_block.run(query, k, v, scale, None, None)
+    runs["contiguous (SDPA)"] = lambda: contiguous(query, k_heads, v_heads)
 
     rows = []
     for name, run in runs.items():
         times = _times(run, device, repeats)
-        seconds = (
-            statistics.median(times) if device.type == "cuda" else min(times)
-        )  # other work disturbs a CPU
-        distance = error(run(), exact.double().cpu().numpy())
+        # Other programs disturb a CPU: there, the best run says most.
+        seconds = statistics.median(times) if device.type == "cuda" else min(times)
+        distance = error(run(), exact)
         if not distance <= TOLERANCE[shape.dtype]:
             raise RuntimeError(
                 f"{name} is wrong on {shape}, block size {shape.block_size}: error {distance:.2e}"

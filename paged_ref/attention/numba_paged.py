@@ -43,9 +43,8 @@ _OPTIONS: Any = {
     "fastmath": {"reassoc", "contract", "nsz", "arcp"},
 }
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
-# Up to this many query tokens a sequence, this loop is faster; beyond, torch's matrix products are (see
-# `plan`).
-MAX_QUERY_TOKENS = 8
+# Up to this many query tokens a sequence, this loop is faster; beyond, torch's matrix products are (see `plan`).
+MAX_QUERY_TOKENS = 2
 _one_call_at_a_time = (
     threading.Lock()
 )  # one of numba's thread pools ends the process if two threads enter it at once
