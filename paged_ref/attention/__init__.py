@@ -6,8 +6,7 @@ or prefill many:
 
     query            [ s0 | s1 s1 s1 s1 | s2 ]           query_start_loc = [0, 1, 5, 6]
     seq_lens         [ 9,   4,            33 ]           s1 prefills from nothing, the others decode
-    block_tables     [ 7 1 4 · · ]                       row of s0, block_size 4: three blocks used, the rest
-    ignored
+    block_tables     [ 7 1 4 · · ]                       row of s0, block_size 4: three blocks used
 
 The work has two halves. `plan` looks at the integers, which are the same for all layers of a model, and is
 done once a step; `run` does the arithmetic, once a layer. `paged_attention` is both, with every argument

@@ -45,9 +45,8 @@ _OPTIONS: Any = {
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 # Up to this many query tokens a sequence, this loop is faster; beyond, torch's matrix products are (see `plan`).
 MAX_QUERY_TOKENS = 2
-_one_call_at_a_time = (
-    threading.Lock()
-)  # one of numba's thread pools ends the process if two threads enter it at once
+# One of numba's thread pools ends the process if two threads enter it at once.
+_one_call_at_a_time = threading.Lock()
 
 
 @njit(**_OPTIONS)
@@ -181,8 +180,7 @@ def _share(share, num_shares, out, query, caches, tables, items, how, part_token
 
 @njit(**_OPTIONS)
 def _merge(out, part_token, parts):
-    """Join the parts of tokens that several shares worked on: each part counts exp(its top - the highest
-    top) times.
+    """Join the parts of tokens that several shares worked on: each counts exp(its top - the highest top) times.
 
     A token's parts follow each other in the order (share 0, 0), (share 0, 1), (share 1, 0), …
     """
