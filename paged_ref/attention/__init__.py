@@ -6,8 +6,7 @@ or prefill many:
 
     query            [ s0 | s1 s1 s1 s1 | s2 ]           query_start_loc = [0, 1, 5, 6]
     seq_lens         [ 9,   4,            33 ]           s1 prefills from nothing, the others decode
-    block_tables     [ 7 1 4 · · ]                       row of s0, block_size 4: three blocks used, the rest
-    ignored
+    block_tables     [ 7 1 4 · · ]                       row of s0, block_size 4: three blocks used
 
 The work has two halves. `plan` looks at the integers, which are the same for all layers of a model, and is
 done once a step; `run` does the arithmetic, once a layer. `paged_attention` is both, with every argument
@@ -58,26 +57,23 @@ def paged_attention(
 
     Args:
         query: [num_tokens, num_heads, head_dim], float32, float16 or bfloat16.
-        key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], the dtype of `query`.
-            num_heads must be a multiple of num_kv_heads; query head h reads KV head h // (num_heads //
-            num_kv_heads).
-        block_tables: [num_seqs, max_blocks_per_seq] integers: physical block ids. Entries past a sequence's
-        last
-            used block are never read.
+        key_cache: [num_blocks, block_size, num_kv_heads, head_dim], the dtype of `query`. num_heads must be a multiple
+            of num_kv_heads; query head h reads KV head h // (num_heads // num_kv_heads).
+        value_cache: as key_cache.
+        block_tables: [num_seqs, max_blocks_per_seq] integers: physical block ids. Entries past a sequence's last used
+            block are never read.
         seq_lens: [num_seqs] integers: tokens in the cache for each sequence, this call's own included.
-        query_start_loc: [num_seqs + 1] integers: sequence i owns the query tokens from [i] to [i + 1] - 1;
-        they are
-            its last tokens. None: one query token for each sequence.
+        query_start_loc: [num_seqs + 1] integers: sequence i owns the query tokens from [i] to [i + 1] - 1; they are its
+            last tokens. None: one query token for each sequence.
         scale: multiplies the scores; default head_dim ** -0.5.
         sliding_window: a query sees only the last `sliding_window` tokens, itself included. None: all.
         softcap: scores become softcap * tanh(score / softcap), after scaling. None: no cap.
-        backend: "auto", "numpy", "torch", "numba" (CPU) or "triton" (GPU; on a CPU its interpreter, for
-        study). validate: check the contents of the integer arrays. Turn it off only where they were checked
-        before.
+        backend: "auto", "numpy", "torch", "numba" (CPU) or "triton" (GPU; on a CPU its interpreter, for study).
+        validate: check the contents of the integer arrays. Turn it off only where they were checked before: a wrong id
+            reads foreign memory. On a GPU, an unchecked call does not wait for the device.
 
     Returns:
-        [num_tokens, num_heads, head_dim], NumPy array or torch tensor like `query`, with its dtype and
-        device.
+        [num_tokens, num_heads, head_dim], NumPy array or torch tensor like `query`, with its dtype and device.
 
     Raises:
         ValueError: an argument that does not fit, named with the place: `block_tables[2, 5] = 4711, but …`.

@@ -55,12 +55,10 @@ def to_csr(block_tables: Any, seq_lens: Any, block_size: int) -> tuple[Any, Any,
 
 
 def from_csr(kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, block_size: int) -> tuple[Any, Any]:
-    """Compressed rows to block_tables [num_seqs, longest row] and seq_lens [num_seqs], int32. Unused entries
-    are -1.
+    """Compressed rows to block_tables [num_seqs, longest row], unused entries -1, and seq_lens [num_seqs], int32.
 
     Raises:
-        ValueError: kv_indptr that does not rise from 0 to len(kv_indices), or a last length that no block
-        can have.
+        ValueError: kv_indptr that does not rise from 0 to len(kv_indices), or a last length that no block can have.
     """
     indptr, indices, last = (to_numpy(a).astype(np.int64) for a in (kv_indptr, kv_indices, kv_last_page_len))
     counts = np.diff(indptr)

@@ -3,17 +3,14 @@
 Wrong kernels pass easy inputs. One sequence, full blocks, a table in order, one KV head per query head:
 about half of all plausible mistakes give the right answer on those. So here
 
-* tables are shuffled, entries past a sequence's last block are garbage, and every slot that no token owns
-  holds NaN;
+* tables are shuffled, entries past a sequence's last block are garbage, and slots that no token owns hold NaN;
 * lengths sit on, before and after block boundaries, and differ within a batch;
-* scores are large enough to matter: the last key of a sequence is a *needle* that takes most of one head's
-  weight;
+* scores are large enough to matter: the last key of a sequence is a *needle* that takes most of a head's weight;
 * each value row carries its position, so a row taken from elsewhere shows.
 
 All combinations of the axes are 158,760 cases. Faults need one or two particular values to show, hardly ever
-three, so a
-*covering array*, in which every pair of values of two axes occurs at least once, finds them with under a
-hundred cases.
+three, so a *covering array*, in which every pair of values of two axes occurs at least once, finds them with
+under a hundred cases.
 """
 
 from __future__ import annotations

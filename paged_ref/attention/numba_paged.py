@@ -23,6 +23,8 @@ first-level cache.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,36 +43,35 @@ _OPTIONS: Any = {
     "fastmath": {"reassoc", "contract", "nsz", "arcp"},
 }
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
-# Up to this many query tokens a sequence, this loop is faster; beyond, torch's matrix products are (see
-# `plan`).
-MAX_QUERY_TOKENS = 8
-_one_call_at_a_time = (
-    threading.Lock()
-)  # one of numba's thread pools ends the process if two threads enter it at once
+# Up to this many query tokens a sequence, this loop is faster; beyond, torch's matrix products are (see `plan`).
+MAX_QUERY_TOKENS = 2
+# One of numba's thread pools ends the process if two threads enter it at once.
+_one_call_at_a_time = threading.Lock()
 
 
 @njit(**_OPTIONS)
-def _read_row(flat, start, kind, row, bits):
-    """row[:] = the numbers at flat[start + d], as float32; `bits` is `row` seen as uint32.
+def _read_row(source, kind, row, bits):
+    """Widen one head's numbers: row[:] = source, as float32; `bits` is `row` seen as uint32.
 
-    bfloat16   the upper half of a float32: shift
-    float16    5 bits of exponent, not 8: shift everything but the sign into place, multiply by 2 ** (127 -
-    15)
+    bfloat16 is the upper half of a float32: shift. float16 has 5 bits of exponent, not 8: shift all but the
+    sign into place, multiply by 2 ** (127 - 15), and restore sign, infinities and NaN. Three short loops,
+    because each is vectorised.
     """
     if kind == FLOAT32:
         for d in range(row.size):
-            row[d] = flat[start + d]
+            row[d] = source[d]
     elif kind == BFLOAT16:
         for d in range(row.size):
-            bits[d] = np.uint32(flat[start + d]) << np.uint32(16)
+            bits[d] = np.uint32(source[d]) << np.uint32(16)
     else:
         for d in range(row.size):
-            half = np.uint32(flat[start + d])
-            bits[d] = (half & np.uint32(0x7FFF)) << np.uint32(13)
+            bits[d] = (np.uint32(source[d]) & np.uint32(0x7FFF)) << np.uint32(13)
+        for d in range(row.size):
             row[d] *= np.float32(2.0**112)
-            if row[d] >= np.float32(65536.0):  # beyond the largest float16: it was an infinity or NaN
-                bits[d] |= np.uint32(0x7F800000)
-            bits[d] |= (half & np.uint32(0x8000)) << np.uint32(16)
+        for d in range(row.size):
+            half = np.uint32(source[d])
+            special = np.uint32(0x7F800000) if half & np.uint32(0x7C00) == np.uint32(0x7C00) else np.uint32(0)
+            bits[d] |= (half & np.uint32(0x8000)) << np.uint32(16) | special
 
 
 @njit(**_OPTIONS)
@@ -97,7 +98,8 @@ def _attend(query, caches, table, first, last, scale, softcap, scratch):
         for offset in range(begin, end):
             for kv_head in range(num_kv_heads):
                 address = block * block_k + offset * slot_k + kv_head * head_k
-                _read_row(keys, address, kind, row, bits)
+                # A slice, not keys[address + d] in the loop: numba tests every index for being negative.
+                _read_row(keys[address : address + row.size], kind, row, bits)
                 for h in range(kv_head * group, (kv_head + 1) * group):
                     dot = np.float32(0)
                     for d in range(row.size):
@@ -122,7 +124,7 @@ def _attend(query, caches, table, first, last, scale, softcap, scratch):
         for offset in range(begin, end):
             for kv_head in range(num_kv_heads):
                 address = block * block_v + offset * slot_v + kv_head * head_v
-                _read_row(values, address, kind, row, bits)
+                _read_row(values[address : address + row.size], kind, row, bits)
                 for h in range(kv_head * group, (kv_head + 1) * group):
                     weight = scores[h, offset]
                     for d in range(row.size):
@@ -178,8 +180,7 @@ def _share(share, num_shares, out, query, caches, tables, items, how, part_token
 
 @njit(**_OPTIONS)
 def _merge(out, part_token, parts):
-    """Join the parts of tokens that several shares worked on: each part counts exp(its top - the highest
-    top) times.
+    """Join the parts of tokens that several shares worked on: each counts exp(its top - the highest top) times.
 
     A token's parts follow each other in the order (share 0, 0), (share 0, 1), (share 1, 0), …
     """
@@ -216,6 +217,21 @@ def num_cores() -> int:
     import torch
 
     return min(numba.get_num_threads(), torch.get_num_threads())
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Let numba run this many threads.
+
+    Where both use OpenMP, numba and torch share one pool of threads, which is why one does not disturb the
+    other. But numba then also sets the number of threads for torch: unless told so, to all there are.
+    """
+    before = numba.get_num_threads()
+    numba.set_num_threads(min(number, before))
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
 
 
 def plan(batch: Batch, block_size: int, device: Any = None) -> NumbaPlan:
@@ -290,7 +306,7 @@ class NumbaPlan:
         num_shares = num_cores()
         part_token = np.empty((num_shares, 2), np.int64)
         parts = np.empty((num_shares, 2, query.shape[1], 2 + query.shape[2]), np.float32)
-        with _one_call_at_a_time:
+        with _one_call_at_a_time, _threads(num_shares):
             _run(out, query, *caches, self.tables, self.items, *how, part_token, parts)
 
 

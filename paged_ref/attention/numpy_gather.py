@@ -3,8 +3,7 @@
     block_tables[i] = [7, 1, 4]
     key_cache[[7, 1, 4]]                     three blocks, side by side and in order: a copy
       .reshape(3 * block_size, …)            one row a token
-      [:seq_len]                             the tail of the last block is not ours: cut it off, do not mask
-      it later
+      [:seq_len]                             the tail of the last block is not ours: cut it off
 
 Cutting the tail off before anything is computed matters: an unused slot may hold NaN, and 0 * NaN is NaN.
 """

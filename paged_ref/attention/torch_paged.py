@@ -3,8 +3,7 @@
 `run` treats two kinds of sequence apart, because their arithmetic differs:
 
 * those with one query token (decode) are gathered together, padded to the longest, and attended in one call;
-* those with more (prefill, or a chunk of one) are attended one by one, where the matrix products are large
-  anyway.
+* those with more (prefill, or a chunk of one) are attended one by one, with large matrix products.
 
 The gather copies the context, which costs about as much as the attention itself. A kernel that follows the
 table in place does not (chapter 5).
@@ -104,8 +103,7 @@ def _attend(
     visible = part.key_position <= part.query_position  # [s, q, n]; also false past the end of the sequence
     if sliding_window is not None:
         visible &= part.key_position > part.query_position - sliding_window
-    # Padding read slot 0, which may hold NaN; a weight of 0 does not silence it (0 * NaN), so clear those
-    # rows.
+    # Padding read slot 0, which may hold NaN; a weight of 0 does not silence it (0 * NaN): clear those rows.
     absent = (part.key_position >= part.seq_lens).transpose(1, 2).unsqueeze(-1)
     if s > 1:
         keys, values = keys.masked_fill(absent, 0), values.masked_fill(absent, 0)

@@ -6,9 +6,9 @@ addresses, and `tl.load` reads them all. Sizes of tiles are powers of two and kn
 compiled (`tl.constexpr`), so what does not fit is padded, and a *mask* says which elements exist. An element
 that is masked is not read at all, and counts as `other`.
 
-    decode_plain    one program for one query head of one sequence; one block after the other. Read this
-    first. attend_tokens   the heart of the next two: a tile of query rows against a range of a sequence's
-    tokens decode          one program for all query heads of one KV head, and for one split of the context
+    decode_plain    one program for one query head of one sequence, block after block. Read this first.
+    attend_tokens   the heart of the next two: a tile of query rows against a range of a sequence's tokens
+    decode          one program for all query heads of one KV head, and for one split of the context
     merge           puts the splits of a sequence together
     prefill         many query tokens of a sequence; any mixture of lengths in one launch
     write_kv, copy_blocks   move rows and blocks
@@ -370,11 +370,9 @@ def prefill_kernel(
     HAS_WINDOW: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Sequences with several query tokens: a prefill from nothing, or a chunk after tokens that are in the
-    cache.
+    """Sequences with several query tokens: a prefill from nothing, or a chunk after what is in the cache.
 
-    Grid: (num_tokens // TOKENS + num_seqs, num_kv_heads). The rows of a tile are TOKENS query tokens times
-    GROUP heads:
+    Grid: (num_tokens // TOKENS + num_seqs, num_kv_heads). A tile's rows are TOKENS query tokens times GROUP heads:
 
         row      0  1  2 │ 3  4  5 │ 6  7  8 │ …        GROUP = 3, ROWS = 64: TOKENS = 21, one row left over
         token    0  0  0 │ 1  1  1 │ 2  2  2 │ …

@@ -271,13 +271,13 @@ def write_kv(
 
 
 def copy_blocks(keys: torch.Tensor, values: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> None:
-    """Copy whole blocks in every layer: keys and values [num_layers, num_blocks, block_size, num_kv_heads,
-    head_dim].
+    """Copy whole blocks in every layer: [(source, destination)].
+
+    keys and values: [num_layers, num_blocks, block_size, num_kv_heads, head_dim], changed in place.
 
     Raises:
-        ValueError: a block is both a source and a destination (programs run in no order, so it could be read
-        before or
-            after it is written), or the storage is not contiguous.
+        ValueError: a block is both a source and a destination (programs run in no order, so it could be read before
+            or after it is written), or the storage is not contiguous.
     """
     if not pairs:
         return
