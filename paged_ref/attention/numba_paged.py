@@ -234,6 +234,19 @@ def _threads(number: int) -> Iterator[None]:
         numba.set_num_threads(before)
 
 
+def warm_up() -> None:
+    """Compile the loop for float32 and half-precision caches: some ten seconds, once, then it is on disk.
+
+    numba keeps it in `__pycache__` beside this file, or in the user's cache folder where that is not writable.
+    """
+    import torch
+
+    batch = Batch.of(np.zeros((1, 1)), np.ones(1))
+    for dtype in (torch.float32, torch.bfloat16):
+        cache = torch.zeros(1, 1, 1, 8, dtype=dtype)
+        plan(batch, 1).run(torch.zeros(1, 1, 8, dtype=dtype), cache, cache, 1.0)
+
+
 def plan(batch: Batch, block_size: int, device: Any = None) -> NumbaPlan:
     """List the query tokens that the loop will attend; hand sequences with many query tokens to torch.
 

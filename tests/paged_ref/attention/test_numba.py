@@ -36,6 +36,16 @@ def test_any_number_of_shares(shares: int, extra: str, monkeypatch: pytest.Monke
     assert error(got, inputs.expected()) <= 1e-5
 
 
+def test_two_compilations_serve_every_call() -> None:
+    numba_paged.warm_up()
+    compiled = len(numba_paged._run.signatures)
+    assert compiled == 2
+    for dtype in ("float32", "float16", "bfloat16"):
+        inputs = make_inputs(Case(24, 8, (4, 4), "37", "mixed", "strided", dtype))
+        paged_attention(*inputs.arguments(), backend="numba", sliding_window=5, softcap=9.0)
+    assert len(numba_paged._run.signatures) == compiled
+
+
 def test_caches_are_not_copied() -> None:
     cache = torch.zeros(3, 8, 4, 5, 16).transpose(2, 3)[
         1
