@@ -19,7 +19,7 @@ def test_every_half_precision_number_is_widened_exactly(dtype: torch.dtype, kind
     """All 65,536 of them: subnormals, infinities and NaN too."""
     source = np.arange(2**16, dtype=np.uint16)
     row = np.empty(2**16, np.float32)
-    numba_paged._read_row(source, kind, row, row.view(np.uint32))
+    numba_paged._widen(source, kind, row, row.view(np.uint32))
     expected = torch.from_numpy(source).view(dtype).float().numpy()
     np.testing.assert_array_equal(row, expected)
     assert (np.signbit(row) == np.signbit(expected))[~np.isnan(expected)].all(), "-0 is not 0"
