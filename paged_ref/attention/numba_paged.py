@@ -23,8 +23,6 @@ first-level cache.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,25 +230,19 @@ def _run(out, query, keys, values, layout, kind, tables, items, window, scale, s
 
 
 def num_cores() -> int:
-    """On how many cores the loop runs: as many as torch was told to use."""
+    """On how many cores the loop runs: as many as torch was told to use, and numba has threads for.
+
+    Where both use OpenMP they share one pool of threads, which is why one does not disturb the other. But when numba
+    starts, or is told a number, it sets torch's number too; it is put back here.
+    """
     import torch
 
-    return min(numba.get_num_threads(), torch.get_num_threads())
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """Let numba run this many threads.
-
-    Where both use OpenMP, numba and torch share one pool of threads, which is why one does not disturb the
-    other. But numba then also sets the number of threads for torch: unless told so, to all there are.
-    """
-    before = numba.get_num_threads()
-    numba.set_num_threads(min(number, before))
-    try:
-        yield
-    finally:
-        numba.set_num_threads(before)
+    told = torch.get_num_threads()
+    cores = min(told, numba.config.NUMBA_NUM_THREADS)
+    numba.set_num_threads(cores)
+    if torch.get_num_threads() != told:
+        torch.set_num_threads(told)
+    return cores
 
 
 def warm_up() -> None:
@@ -335,10 +327,11 @@ class NumbaPlan:
     def _loop(
         self, out: np.ndarray, query: np.ndarray, caches: tuple[Any, ...], how: tuple[Any, ...]
     ) -> None:
-        num_shares = num_cores()
+        with _one_call_at_a_time:
+            num_shares = num_cores()
         part_token = np.empty((num_shares, 2), np.int64)
         parts = np.empty((num_shares, 2, query.shape[1], 2 + query.shape[2]), np.float32)
-        with _one_call_at_a_time, _threads(num_shares):
+        with _one_call_at_a_time:
             _run(out, query, *caches, self.tables, self.items, *how, part_token, parts)
 
 
