@@ -12,7 +12,7 @@ core. The query heads that share a KV head are served by one read of it. The cor
 `_share`), even if there is one long sequence and many short ones.
 
 NumPy and numba have no bfloat16, and numba has no float16 on a CPU, so half-precision caches come as their
-bits in uint16, and `_read_row` widens one row at a time: a copy of a few hundred bytes that stays in the
+bits in uint16, and `_widen` widens one row at a time: a copy of a few hundred bytes that stays in the
 first-level cache.
 """
 
@@ -28,7 +28,8 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import njit, prange
+from numba import njit, prange, types
+from numba.extending import overload
 
 from .validate import Batch
 
@@ -48,17 +49,14 @@ _one_call_at_a_time = threading.Lock()
 
 
 @njit(**_OPTIONS)
-def _read_row(source, kind, row, bits):
-    """Widen one head's numbers: row[:] = source, as float32; `bits` is `row` seen as uint32.
+def _widen(source, kind, row, bits):
+    """Half-precision bits to float32: row[:] = source; `bits` is `row` seen as uint32.
 
-    bfloat16 is the upper half of a float32: shift. float16 has 5 bits of exponent, not 8: shift all but the
-    sign into place, multiply by 2 ** (127 - 15), and restore sign, infinities and NaN. Three short loops,
-    because each is vectorised.
+    bfloat16 is the upper half of a float32: shift. float16 has 5 bits of exponent, not 8: shift all but the sign into
+    place, multiply by 2 ** (127 - 15), and restore sign, infinities and NaN. Three short loops, because each is
+    vectorised.
     """
-    if kind == FLOAT32:
-        for d in range(row.size):
-            row[d] = source[d]
-    elif kind == BFLOAT16:
+    if kind == BFLOAT16:
         for d in range(row.size):
             bits[d] = np.uint32(source[d]) << np.uint32(16)
     else:
@@ -70,6 +68,27 @@ def _read_row(source, kind, row, bits):
             half = np.uint32(source[d])
             special = np.uint32(0x7F800000) if half & np.uint32(0x7C00) == np.uint32(0x7C00) else np.uint32(0)
             bits[d] |= (half & np.uint32(0x8000)) << np.uint32(16) | special
+
+
+def _as_float32(source, kind, row, bits):
+    """One head's numbers as float32: `source` itself, or `row` with the widened bits."""
+    if source.dtype == np.float32:
+        return source
+    _widen(source, kind, row, bits)
+    return row
+
+
+@overload(_as_float32, inline="always")
+def _as_float32_compiled(source, kind, row, bits):
+    """The same choice for compiled code, where it is made once, by the type of the cache."""
+    if source.dtype == types.float32:
+        return lambda source, kind, row, bits: source
+
+    def widened(source, kind, row, bits):
+        _widen(source, kind, row, bits)
+        return row
+
+    return widened
 
 
 @njit(**_OPTIONS)
@@ -97,11 +116,11 @@ def _attend(query, caches, table, first, last, scale, softcap, scratch):
             for kv_head in range(num_kv_heads):
                 address = block * block_k + offset * slot_k + kv_head * head_k
                 # A slice, not keys[address + d] in the loop: numba tests every index for being negative.
-                _read_row(keys[address : address + row.size], kind, row, bits)
+                key = _as_float32(keys[address : address + row.size], kind, row, bits)
                 for h in range(kv_head * group, (kv_head + 1) * group):
                     dot = np.float32(0)
                     for d in range(row.size):
-                        dot += query[h, d] * row[d]
+                        dot += query[h, d] * key[d]
                     scores[h, offset] = dot * scale
         for h in range(query.shape[0]):
             if softcap > 0:
@@ -122,11 +141,11 @@ def _attend(query, caches, table, first, last, scale, softcap, scratch):
         for offset in range(begin, end):
             for kv_head in range(num_kv_heads):
                 address = block * block_v + offset * slot_v + kv_head * head_v
-                _read_row(values[address : address + row.size], kind, row, bits)
+                value = _as_float32(values[address : address + row.size], kind, row, bits)
                 for h in range(kv_head * group, (kv_head + 1) * group):
                     weight = scores[h, offset]
                     for d in range(row.size):
-                        acc[h, d] += weight * row[d]
+                        acc[h, d] += weight * value[d]
 
 
 @njit(**_OPTIONS)
@@ -224,6 +243,19 @@ def num_cores() -> int:
     if torch.get_num_threads() != told:
         torch.set_num_threads(told)
     return cores
+
+
+def warm_up() -> None:
+    """Compile the loop for float32 and half-precision caches: some ten seconds, once, then it is on disk.
+
+    numba keeps it in `__pycache__` beside this file, or in the user's cache folder where that is not writable.
+    """
+    import torch
+
+    batch = Batch.of(np.zeros((1, 1)), np.ones(1))
+    for dtype in (torch.float32, torch.bfloat16):
+        cache = torch.zeros(1, 1, 1, 8, dtype=dtype)
+        plan(batch, 1).run(torch.zeros(1, 1, 8, dtype=dtype), cache, cache, 1.0)
 
 
 def plan(batch: Batch, block_size: int, device: Any = None) -> NumbaPlan:

@@ -19,7 +19,7 @@ def test_every_half_precision_number_is_widened_exactly(dtype: torch.dtype, kind
     """All 65,536 of them: subnormals, infinities and NaN too."""
     source = np.arange(2**16, dtype=np.uint16)
     row = np.empty(2**16, np.float32)
-    numba_paged._read_row(source, kind, row, row.view(np.uint32))
+    numba_paged._widen(source, kind, row, row.view(np.uint32))
     expected = torch.from_numpy(source).view(dtype).float().numpy()
     np.testing.assert_array_equal(row, expected)
     assert (np.signbit(row) == np.signbit(expected))[~np.isnan(expected)].all(), "-0 is not 0"
@@ -34,6 +34,16 @@ def test_any_number_of_shares(shares: int, extra: str, monkeypatch: pytest.Monke
     plan = numba_paged.plan(Batch.of(tables, lens, starts), 5)
     got = plan.run(query, keys, values, 40**-0.5, inputs.options.get("sliding_window"))
     assert error(got, inputs.expected()) <= 1e-5
+
+
+def test_two_compilations_serve_every_call() -> None:
+    numba_paged.warm_up()
+    compiled = len(numba_paged._run.signatures)
+    assert compiled == 2
+    for dtype in ("float32", "float16", "bfloat16"):
+        inputs = make_inputs(Case(24, 8, (4, 4), "37", "mixed", "strided", dtype))
+        paged_attention(*inputs.arguments(), backend="numba", sliding_window=5, softcap=9.0)
+    assert len(numba_paged._run.signatures) == compiled
 
 
 def test_caches_are_not_copied() -> None:
