@@ -16,14 +16,9 @@ def main() -> int:
         return 0  # "auto" takes torch then
     print("Compiling the attention loop for this CPU, once (about ten seconds) ...", flush=True)
     started = time.monotonic()
-    import torch
+    from .numba_paged import warm_up
 
-    from . import paged_attention
-
-    for dtype in (torch.float32, torch.bfloat16):
-        cache = torch.zeros(1, 16, 1, 8, dtype=dtype)
-        one = torch.ones(1, dtype=torch.int32)
-        paged_attention(torch.zeros(1, 1, 8, dtype=dtype), cache, cache, one[None] - 1, one, backend="numba")
+    warm_up()
     print(f"Ready in {time.monotonic() - started:.0f} s.")
     return 0
 
