@@ -204,16 +204,18 @@ def machine(device: torch.device) -> dict[str, Any]:
     return about
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command; see the module's docstring."""
-    parser = argparse.ArgumentParser(prog="python -m paged_ref bench attention", description=__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be varied."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--output", type=Path, help="also write the JSON to this file")
     parser.add_argument("--quick", action="store_true", help="a part of the grid, fewer repeats")
     parser.add_argument(
         "--cpu", action="store_true", help="measure the CPU backends even where there is a GPU"
     )
-    options = parser.parse_args(arguments)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, measure and print; returns the exit status. See the module's docstring."""
     on_gpu = torch.cuda.is_available() and not options.cpu
     device = torch.device("cuda" if on_gpu else "cpu")
     backends = ["triton", "torch"] if on_gpu else ["numba", "torch"]
@@ -247,7 +249,3 @@ def main(arguments: Sequence[str]) -> int:
         numbers = f"{r.milliseconds:>9.3f}{r.gigabytes:>8.3f}{r.share:>8.2f}{r.error:>10.1e}"
         print(f"{r.shape:32}{r.block_size:>6}  {r.backend:20}{numbers}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
