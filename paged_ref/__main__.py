@@ -1,4 +1,4 @@
-"""The command line: `python -m paged_ref generate "prompt" ["prompt" …]`."""
+"""The command line: `python -m paged_ref generate "prompt" ["prompt" …]`, and `plan`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import logging
 import sys
 import time
 from typing import Any
+
+from . import plan_command
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,6 +34,9 @@ def main(argv: list[str] | None = None) -> int:
     generate.add_argument("--device", default="auto", help="auto, cpu, cuda")
     generate.add_argument("--backend", default="auto", help="auto, or a backend of paged_attention")
     generate.set_defaults(run=_generate)
+    planning = commands.add_parser("plan", help="how many requests fit on a machine, and what one costs")
+    plan_command.add_arguments(planning)
+    planning.set_defaults(run=plan_command.run)
     args = parser.parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     logging.getLogger("paged_ref").setLevel(logging.INFO)

@@ -137,8 +137,3 @@ def steady_step_seconds(cost: CostModel, load: Load, concurrency: int) -> float:
         round(concurrency * context + prompts * load.prompt_tokens),
         round(concurrency * context + prompts * prompt_pairs),
     )
-
-
-def with_price(serving: Serving, price_per_hour: float) -> str:
-    """One request's cost in words: of a thousand requests, since one costs a fraction of a cent."""
-    return f"{1000 * serving.cost(price_per_hour):.2f} per 1,000 requests"
