@@ -69,7 +69,7 @@ def _words(answer: Plan, question: Question) -> list[str]:
         lines.append(
             f"{way}: {human_bytes(serving.bytes_per_request)} per request, {wasted:.1%} of it wasted; "
             f"{serving.concurrency} requests at once, {serving.requests_per_second:.2f} a second, "
-            f"{money(serving, total):.3g} in money for 1,000"
+            f"a thousand cost {money(serving, total):.3g}"
         )
     more = answer.paged.concurrency / answer.contiguous.concurrency
     faster = answer.paged.requests_per_second / answer.contiguous.requests_per_second

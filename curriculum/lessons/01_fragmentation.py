@@ -216,93 +216,31 @@ except OutOfBlocks as error:
 # %%
 import math
 
-import numpy as np
-from itertools import pairwise
-from matplotlib.colors import to_rgb
-from matplotlib.patches import Patch
-
-from coursekit.show import BLUE, INK, ORANGE, SKY, display_figure, figure
+from coursekit import arena_view
+from coursekit.show import display_figure, figure
 from paged_ref.arena import BuddyArena
 from paged_ref.contiguous import ContiguousServer, reserve_max, reserve_oracle, reserve_power_of_two
 from paged_ref.workload import Trace, make_workload
 
-STATES = {"used": BLUE, "reserved": SKY, "internal": ORANGE, "external": "#FFFFFF"}
-NAMES = {"used": "holds a token", "reserved": "reserved: a token will come", "internal": "internal: none will",
-         "external": "free, too small for the next: external"}  # fmt: skip
-SMALL, LONGEST, STEP = 2048, 512, 100
-queue = make_workload(Trace("small", 60, 90), num_requests=60, rate=math.inf, seed=4, max_tokens=LONGEST)
-
-
-def states_of(reserve):
-    """The state of each slot of a buddy arena after STEP steps, and how many requests run."""
-    server = ContiguousServer(queue, BuddyArena(SMALL), reserve, LONGEST)
-    for _ in range(STEP):
-        server.admit()
-        server.advance(1)
-    server.admit()
-    states = np.full(SMALL, 3)
-    for running in server.running.values():
-        usage, start = running.usage, running.start
-        states[start : start + running.num_slots] = np.repeat(
-            [0, 1, 2], [usage.used, usage.reserved, usage.internal]
-        )
-    return states, len(server.running)
-
-
-def states_of_blocks(block_size=16):
-    """The same with blocks on demand. Whoever finds no block waits until one is free."""
-    pool, waiting, running, states = (
-        BlockPool(SMALL // block_size, block_size),
-        list(queue),
-        {},
-        np.full(SMALL, 3),
-    )
-    for step in range(STEP + 1):
-        for job, table in list(running.items()):
-            if table.num_tokens == job.prompt_tokens + job.output_tokens:
-                table.release()
-                del running[job]
-        while waiting and pool.num_free > waiting[0].prompt_tokens // block_size + len(running):
-            running[waiting[0]] = BlockTable(pool)
-            running[waiting[0]].append(waiting.pop(0).prompt_tokens)
-        if step < STEP:
-            for table in running.values():
-                if table.blocks_to_append(1) <= pool.num_free:
-                    table.append(1)
-    for job, table in running.items():
-        left = job.prompt_tokens + job.output_tokens - table.num_tokens
-        usage = split_reservation(table.num_tokens, table.num_tokens + left, len(table.blocks) * block_size)
-        slots = np.concatenate([np.arange(b * block_size, (b + 1) * block_size) for b in table.blocks])
-        states[slots] = np.repeat([0, 1, 2], [usage.used, usage.reserved, usage.internal])
-    return states, len(running)
-
-
-# %%
-rules = {
-    "longest allowed": states_of(reserve_max),
-    "power of two": states_of(reserve_power_of_two),
-    "oracle": states_of(reserve_oracle),
-    "blocks of 16": states_of_blocks(),
+SMALL, LONGEST, STEP = 4096, 512, 200
+queue = make_workload(Trace("small", 60, 90), num_requests=200, rate=math.inf, seed=4, max_tokens=LONGEST)
+reserving = {"longest allowed": reserve_max, "power of two": reserve_power_of_two, "oracle": reserve_oracle}
+maps = {
+    name: arena_view.map_contiguous(queue, BuddyArena(SMALL), reserve, LONGEST, STEP)
+    for name, reserve in reserving.items()
 }
-colours = np.array([to_rgb(colour) for colour in STATES.values()])
-fig, axes = figure(4, 1, width=8, height=4.6)
-for ax, (name, (states, running)) in zip(axes, rules.items(), strict=True):
-    ax.imshow(colours[states][None], aspect="auto", extent=(0, SMALL, 0, 1), interpolation="antialiased")
-    ax.set_title(
-        f"{name}: {running} requests, {(states == 0).mean():.0%} of the slots hold a token", fontsize=11
-    )
-    ax.set_yticks([])
-    ax.set_xticks([] if ax is not axes[-1] else [0, 512, 1024, 1536, 2048])
-    for spine in ax.spines.values():
-        spine.set_visible(True)
+maps["blocks of 16"] = arena_view.map_paged(queue, BlockPool(SMALL // 16, 16), STEP)
+
+fig, axes = figure(4, 1, width=8, height=4.4, sharex=True)
+in_words = []
+for ax, (name, (states, running)) in zip(axes, maps.items(), strict=True):
+    share = arena_view.shares(states)
+    arena_view.draw_map(ax, states)
+    ax.set_title(f"{name}: {running} requests, {share['used']:.0%} of the slots hold a token", fontsize=11)
+    parts = ", ".join(f"{state} {part:.0%}" for state, part in share.items())
+    in_words.append(f"{name}: {running} requests, {parts}")
 axes[-1].set_xlabel("slot")
-handles = [Patch(facecolor=STATES[s], edgecolor=INK, label=NAMES[s]) for s in STATES]
-fig.legend(handles=handles, loc="outside lower center", ncols=2)
-in_words = [
-    f"{name}: {running} requests, {(states == 0).mean():.0%} used, {(states == 1).mean():.0%} reserved, "
-    f"{(states == 2).mean():.0%} internal, {(states == 3).mean():.0%} free"
-    for name, (states, running) in rules.items()
-]
+fig.legend(handles=arena_view.legend_handles(), loc="outside lower center", ncols=2)
 display_figure(
     fig,
     alt=f"Four strips of {SMALL} slots, coloured by state. " + ". ".join(in_words) + ".",
@@ -397,6 +335,8 @@ print(f"in blocks, {len(conversations)} tables    {system_pool.num_used} blocks,
 show_source(ContiguousServer.admit, ContiguousServer.usage)
 
 # %%
+from itertools import pairwise
+
 from paged_ref.contiguous import serve
 from paged_ref.cost_model import SETUPS
 from paged_ref.simulator import simulate
@@ -451,23 +391,14 @@ for name, usage in measured.items():
 # %%
 fig, ax = figure(width=8, height=3.6)
 for row, (name, usage) in enumerate(measured.items()):
-    left = 0.0
-    for state, share in usage.shares().items():
-        ax.barh(row, 100 * share, left=left, color=STATES[state], edgecolor=INK, linewidth=0.6, height=0.62)
-        left += 100 * share
-    used_share = 100 * usage.shares()["used"]
-    ax.text(
-        used_share / 2, row, f"{used_share:.1f}", ha="center", va="center", color="white", fontweight="bold"
-    )
-    ax.plot([100 * PUBLISHED[name]] * 2, [row - 0.44, row + 0.44], color=INK, linewidth=3)
+    arena_view.draw_bar(ax, row, usage)
+    ax.plot([100 * PUBLISHED[name]] * 2, [row - 0.44, row + 0.44], color="black", linewidth=3)
 ax.set_yticks(range(4), list(measured))
 ax.invert_yaxis()
-ax.set_xlim(0, 100)
-ax.set_xlabel("% of the KV memory; thick line: where the paper's figure 2 has the share in use")
+ax.set_xlim(0, 100.3)
+ax.set_xlabel("% of the KV memory; thick line: the share in use in the paper's figure 2")
 ax.set_title("What the memory holds, by simulation")
-names = {**NAMES, "external": "free: external"}
-handles = [Patch(facecolor=STATES[s], edgecolor=INK, label=names[s]) for s in STATES]
-fig.legend(handles=handles, loc="outside lower center", ncols=2)
+fig.legend(handles=arena_view.legend_handles(), loc="outside lower center", ncols=2)
 told = "; ".join(
     f"{name} {usage.shares()['used']:.1%}, published {PUBLISHED[name]:.1%}"
     for name, usage in measured.items()
@@ -481,9 +412,9 @@ display_figure(
 # %% [markdown]
 # Ours are within a few points of the paper's, not equal, for three reasons that we know. The paper replayed the
 # lengths of real conversations; ours are drawn from a log-normal distribution with the same means. The paper's
-# requests arrive over time; ours all wait from the beginning. And vLLM's scheduler of 2023 is not ours. (The
-# paper also files what a buddy allocator rounds up under external waste; here it is internal, since the request
-# holds it.) How much do the unknown lengths matter? A wider and a narrower distribution, and another seed:
+# requests arrive over time; ours all wait from the beginning. And vLLM's scheduler of 2023 is not ours. (What a
+# buddy allocator rounds up is internal waste here, since the request holds it.) How much do the lengths matter?
+# Another seed, a narrower and a wider distribution:
 
 # %%
 for label, trace, seed in [
@@ -523,19 +454,21 @@ machines = [
     ("llama-3.1-8b", "l4", 1, article),
     ("opt-13b", "a100-40gb", 1, Load(161, 338, 2048)),
 ]
-print(f"{'':36} {'at once':>12} {'times':>6} {'throughput, times':>18}")
+print(f"{'':31} {'at once':>15} {'times':>6} {'ms a token':>13} {'throughput, times':>18}")
 for name, gpu, count, load in machines:
     result = plan(MODELS[name], DEVICES[gpu], load, count)
     few, many = result.contiguous, result.paged
+    slow, slower = (1e3 * s.concurrency / s.requests_per_second / load.output_tokens for s in (few, many))
     print(
-        f"{name:14} {count} x {DEVICES[gpu].name:15}  {few.concurrency:5} -> {many.concurrency:5} "
-        f"{many.concurrency / few.concurrency:6.1f} {many.requests_per_second / few.requests_per_second:18.1f}"
+        f"{name:14} {count} x {DEVICES[gpu].name:12} {few.concurrency:6} -> {many.concurrency:5} "
+        f"{many.concurrency / few.concurrency:6.1f} {slow:6.0f} -> {slower:3.0f} "
+        f"{many.requests_per_second / few.requests_per_second:18.1f}"
     )
 
 # %% [markdown]
-# In the example the arithmetic units are busy before the memory is full, mostly with prompts; its gain is in
-# requests *served at once*, that is in waiting less. Where memory is scarce and batches are small, the gain in
-# throughput is large.
+# In the example the arithmetic units are busy long before the memory is full, mostly with prompts. More requests then
+# only make each token slower, and a real server would cap the batch and use the memory for longer contexts or
+# for fewer GPUs. Where memory is scarce and batches are small, the gain in throughput is nearly the gain in requests.
 #
 # **24 times, or 2 to 4 times?** Both are published, against different rivals. The vLLM team's first post measured up to
 # 24 times the throughput of HF Transformers, which then served without continuous batching. The paper measured 2 to
@@ -613,6 +546,9 @@ display_widget(
 
 
 # %%
+import numpy as np
+
+
 class NeverJoins(FirstFitArena):
     """Frees without looking at the neighbours."""
 
@@ -641,8 +577,9 @@ def come_and_go(arena, seed=0):
 for kind in (FirstFitArena, NeverJoins):
     arena = kind(2000)
     refused = come_and_go(arena)
-    print(f"{kind.__name__:14} {refused:4} of 1000 refused; then free {arena.num_free}, "
-          f"largest hole {max(size for _, size in arena.holes())}, {len(arena.holes())} holes")  # fmt: skip
+    sizes = [size for _, size in arena.holes()]
+    print(f"{kind.__name__:13} refused {refused:3} of 1000; at the end {sum(sizes)} slots are free, "
+          f"the largest hole (of {len(sizes)}) has {max(sizes)}")  # fmt: skip
 
 # %% tags=["raises-exception"]
 arena.check()
