@@ -30,6 +30,14 @@ REGISTRY: dict[str, Exercise] = {}
 PASSED, WRONG, CRASHED, UNSOLVED = "passed", "wrong", "crashed", "unsolved"
 
 
+class HostLost(Exception):
+    """The answer's side is gone, and every further call with it. `kind` is a status: "timeout" or "died"."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind, self.reason = kind, reason
+
+
 class Wrong(Exception):
     """A part's verdict: the misconception's key, and the first place where the answer differs."""
 
@@ -92,7 +100,8 @@ class Exercise:
     """One exercise's check. `answers` are the names, in the notebook, of what the parts are given.
 
     `needs` names earlier exercises whose answers this one uses; `without` names packages that an answer must not
-    import, because they hold the solution (the sandbox refuses them).
+    import, because they hold the solution (the sandbox refuses them). `slowness` multiplies the grader's time limit and
+    `memory_mb` raises its memory limit, for an exercise that needs more than the others.
     """
 
     id: str
@@ -100,6 +109,8 @@ class Exercise:
     misconceptions: dict[str, str]
     needs: tuple[str, ...] = ()
     without: tuple[str, ...] = ("paged_ref",)
+    slowness: float = 1
+    memory_mb: int = 0
     parts: list[Part] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -121,8 +132,18 @@ class Exercise:
 
     def run(self, answers: Iterable[Any], seed: int) -> Verdict:
         """Runs every part, each with its own generator made of the seed."""
-        given = list(answers)
-        return Verdict(self.id, tuple(self._run(part, given, seed + i) for i, part in enumerate(self.parts)))
+        given, results = list(answers), []
+        lost: HostLost | None = None
+        for number, part in enumerate(self.parts):
+            try:
+                if lost is None:
+                    results.append(self._run(part, given, seed + number))
+                    continue
+            except HostLost as error:
+                lost = error
+            message = f"{part.name}: {lost.reason}."
+            results.append(PartResult(part.name, part.points, 0, lost.kind, None, message))
+        return Verdict(self.id, tuple(results))
 
     def fail_all(self, status: str, message: str) -> Verdict:
         """The verdict where no part could be run."""
@@ -145,6 +166,11 @@ class Exercise:
                 return ended(UNSOLVED, None, f"{raised.call} is not written yet.")
             where = f" ({raised.where})" if raised.where else ""
             return ended(CRASHED, None, f"{raised}{where}.")
+        except HostLost:
+            raise
+        except Exception as error:  # noqa: BLE001  an answer may return anything, and the check must survive it
+            reason = f"{type(error).__name__}: {error}"
+            return ended(CRASHED, None, f"The check can make nothing of what the answer returned ({reason}).")
         return PartResult(part.name, part.points, part.points, PASSED)
 
 
