@@ -223,7 +223,7 @@ from paged_ref.contiguous import ContiguousServer, reserve_max, reserve_oracle, 
 from paged_ref.workload import Trace, make_workload
 
 SMALL, LONGEST, STEP = 4096, 512, 200
-queue = make_workload(Trace("small", 60, 90), num_requests=200, rate=math.inf, seed=4, max_tokens=LONGEST)
+queue = make_workload(Trace("small", 60, 90), num_requests=200, rate=math.inf, seed=0, max_tokens=LONGEST)
 reserving = {"longest allowed": reserve_max, "power of two": reserve_power_of_two, "oracle": reserve_oracle}
 maps = {
     name: arena_view.map_contiguous(queue, BuddyArena(SMALL), reserve, LONGEST, STEP)
