@@ -29,7 +29,7 @@ LABELS = {
     "used": "holds a token",
     "reserved": "reserved: a token will come",
     "internal": "internal: none will",
-    "external": "free: external",
+    "external": "free or rounded up: external",
 }
 
 
@@ -44,7 +44,8 @@ def map_contiguous(
     server.admit()
     states = np.full(arena.num_slots, STATES.index("external"))
     for running in server.running.values():
-        states[running.start : running.start + running.num_slots] = _in_order(running.usage)
+        end = running.start + running.num_slots  # what the arena rounded up, behind it, stays external
+        states[running.start : end] = _in_order(running.usage)
     return states, len(server.running)
 
 

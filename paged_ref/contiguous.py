@@ -13,6 +13,8 @@ At any moment each slot of the arena is in one of four states, and three of them
     | token token token | will be used | never   |            | token token | will be used | never
       used                reserved       internal   external
 
+What an arena rounds a piece up by is external waste, as in the paper: no request asked for it.
+
 What must hold: no job overtakes another; a job that does not fit changes nothing; the four states add up to the arena
 at any time. (PagedAttention paper, sections 3.1 and 6.1.)
 """
@@ -47,11 +49,12 @@ def reserve_oracle(job: Job, max_tokens: int) -> int:
 
 @dataclass
 class Running:
-    """A job in its piece of the arena."""
+    """A job in its piece of the arena: it asked for `num_slots` and got `rounded` more."""
 
     job: Job
     start: int
     num_slots: int
+    rounded: int
     num_tokens: int
 
     @property
@@ -62,7 +65,8 @@ class Running:
     @property
     def usage(self) -> Usage:
         """What became of its piece's slots."""
-        return split_reservation(self.num_tokens, self.num_tokens + self.left, self.num_slots)
+        usage = split_reservation(self.num_tokens, self.num_tokens + self.left, self.num_slots)
+        return usage + Usage(0, 0, 0, external=self.rounded)
 
 
 class ContiguousServer:
@@ -93,11 +97,13 @@ class ContiguousServer:
         """Let waiting jobs in until the oldest of them does not fit."""
         while self.waiting:
             job = self.waiting[0]
-            start = self.arena.allocate(self.reserve(job, self.max_tokens))
+            wanted = self.reserve(job, self.max_tokens)
+            start = self.arena.allocate(wanted)
             if start is None:
                 return
             self.waiting.popleft()
-            self.running[start] = Running(job, start, self.arena.size_of(start), job.prompt_tokens)
+            rounded = self.arena.size_of(start) - wanted
+            self.running[start] = Running(job, start, wanted, rounded, job.prompt_tokens)
 
     def advance(self, steps: int) -> None:
         """Everyone generates `steps` tokens; who has ended leaves.

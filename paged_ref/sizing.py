@@ -159,7 +159,7 @@ class Usage:
         used: hold a token.
         reserved: held for a token that will come: a waste only until then.
         internal: held by somebody who will never use them.
-        external: free, but in pieces that are too small for whoever waits.
+        external: lost between requests: free, but in holes too small for whoever waits, or rounded up.
     """
 
     used: float

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from paged_ref.arena import BuddyArena, FirstFitArena, power_of_two
 from paged_ref.contiguous import (
     ContiguousServer,
+    Reserve,
     reserve_max,
     reserve_oracle,
     reserve_power_of_two,
     serve,
 )
+from paged_ref.cost_model import SETUPS
+from paged_ref.simulator import simulate
 from paged_ref.sizing import Usage
 from paged_ref.workload import TRACES, Job, make_workload
 
@@ -138,13 +141,39 @@ def test_what_could_never_run_and_what_never_waits_are_named() -> None:
         serve([Job(0.0, 5, 5)], BuddyArena(4096), reserve_max)
 
 
-@pytest.mark.parametrize(
-    ("reserve", "published"), [(reserve_max, 0.204), (reserve_power_of_two, 0.268), (reserve_oracle, 0.382)]
-)
-def test_the_papers_bars(reserve: object, published: float) -> None:
-    """Share of the memory that holds token states: the paper's figure 2, within a fifth of each figure."""
+def test_the_shares_of_one_request_by_hand() -> None:
+    """A prompt of 2, an output of 3, room for 10, in 20 slots; admitting the last job ends the measurement."""
+    run = serve([Job(0.0, 2, 3)] * 3, FirstFitArena(20), reserve_max, max_tokens=10)
+    # Two run at once. Before steps 1, 2, 3 each has 2, 3, 4 tokens, and 3, 2, 1 yet to come.
+    assert run.average == Usage(2 * 3, 2 * 2, 2 * 5, 0) and run.mean_running == 2 and run.steps == 6
+
+
+def test_what_an_arena_rounds_up_is_external() -> None:
+    server = ContiguousServer([Job(0.0, 3, 2), Job(0.0, 3, 2)], BuddyArena(10), reserve_oracle)
+    server.admit()
+    assert server.usage() == Usage(3, 2, 0, 5), "5 of 8 are asked for, and 2 are free"
+
+
+PAPER = {
+    reserve_max: (20.4, 13.3, 57.3, 8.9),
+    reserve_power_of_two: (26.8, 17.9, 13.6, 41.6),
+    reserve_oracle: (38.2, 25.2, 0.0, 36.6),
+}
+
+
+@pytest.mark.parametrize("reserve", PAPER)
+def test_the_papers_bars(reserve: Reserve) -> None:
+    """Figure 2 of the paper, per cent: token states, reserved, internal, external and others."""
     slots = 12 * 2**30 // 819_200
     jobs = make_workload(TRACES["sharegpt"], 1000, math.inf)
-    run = serve(jobs, BuddyArena(slots), reserve, warm_up=500)  # type: ignore[arg-type]
-    assert run.average.shares()["used"] == pytest.approx(published, rel=0.2)
+    run = serve(jobs, BuddyArena(slots), reserve, warm_up=500)
+    shares = [100 * share for share in run.average.shares().values()]
+    assert shares == [pytest.approx(bar, abs=6) for bar in PAPER[reserve]]
+    assert shares[0] == pytest.approx(PAPER[reserve][0], abs=3)
     assert run.average.total == pytest.approx(slots)
+
+
+def test_the_papers_bar_for_paging() -> None:
+    jobs = make_workload(TRACES["sharegpt"], 400, math.inf)
+    result = simulate(jobs, SETUPS["opt-13b-a100"], num_blocks=15_728 // 16)
+    assert 100 * result.token_states == pytest.approx(96.3, abs=2)
