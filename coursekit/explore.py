@@ -19,7 +19,9 @@ import ipywidgets as widgets
 
 from coursekit.show import Picture, display_widget, to_png
 
-Values = Sequence[Any]  # a range becomes a slider over whole numbers, numbers a slider over them, texts a list
+Values = Sequence[
+    Any
+]  # a range becomes a slider over whole numbers, numbers a slider over them, texts a list
 
 
 def explore(

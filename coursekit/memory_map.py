@@ -92,7 +92,6 @@ class Snapshot:
             f"{held - written} are held and empty, {total - held} are free{extra}"
         )
 
-
     def holders_of(self, block: int) -> list[tuple[int, int]]:
         """Who holds a block: (sequence, its logical block), in the order of the sequences."""
         return [
@@ -107,7 +106,9 @@ class Snapshot:
         slots = f"slots {block * self.block_size} to {(block + 1) * self.block_size - 1}"
         holders = self.holders_of(block)
         if not holders:
-            state = "nobody holds it, but the prefix cache can still find it" if self.cached[block] else "free"
+            state = (
+                "nobody holds it, but the prefix cache can still find it" if self.cached[block] else "free"
+            )
             return f"Block {block} ({slots}): {state}"
         who = " and ".join(f"{name_of(number)} as its logical block {logical}" for number, logical in holders)
         filled = int(self.written[block].sum())

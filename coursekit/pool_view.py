@@ -27,10 +27,10 @@ MANY = 12  # blocks that stand in one row
 def pool_map(snapshot: Snapshot, title: str = "", selected: int | None = None, per_row: int = 8) -> Picture:
     """The pool at one moment. `selected`: a block to frame; then the summary is about it."""
     rows = -(-snapshot.num_blocks // per_row)
-    fig, axes = figure(width=8, height=1.15 + 0.72 * rows)
+    fig, axes = figure(width=8, height=1.05 + 0.62 * rows)
     draw_pool(axes, snapshot, selected, per_row)
     axes.set_title(title or f"{snapshot.num_blocks} blocks of {snapshot.block_size} slots")
-    fig.legend(handles=legend(snapshot), loc="outside lower center", ncols=4)
+    fig.legend(handles=legend(snapshot), loc="outside lower center", ncols=5)
     summary = snapshot.words() if selected is None else snapshot.block_words(selected)
     return Picture(fig, alt=f"{_all_blocks(snapshot)}.", summary=f"{summary}.")
 
@@ -67,7 +67,7 @@ def draw_block(
     for offset in range(size):
         place = (x + 0.05 + offset * width / size, y)
         axes.add_patch(Rectangle(place, width / size, 0.6, facecolor=colours[offset], edgecolor="none"))
-        if 0 < offset and size <= 32:
+        if offset > 0 and size <= 32:
             axes.plot([place[0]] * 2, [y, y + 0.6], color=INK, linewidth=0.25, alpha=0.35)
     shared, cached = snapshot.holders[block] > 1, snapshot.cached[block]
     hatch = SHARED if shared else CACHED if cached and not snapshot.holders[block] else None

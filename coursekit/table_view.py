@@ -57,7 +57,7 @@ def draw_tables(snapshot: Snapshot, title: str = "") -> Picture:
     axes.set_ylim(-0.1, top + 1.45)
     axes.axis("off")
     axes.set_title(title or "Block tables: logical blocks in order, physical blocks anywhere")
-    fig.legend(handles=legend(snapshot), loc="outside lower center", ncols=4)
+    fig.legend(handles=legend(snapshot), loc="outside lower center", ncols=5)
     said = "; ".join(
         f"{name_of(n)} ({snapshot.lengths[n]} tokens): "
         + ", ".join(f"logical {i} to physical {block}" for i, block in enumerate(snapshot.tables[n]))
@@ -74,7 +74,11 @@ def draw_tables(snapshot: Snapshot, title: str = "") -> Picture:
 
 
 def address(
-    blocks: Sequence[int], block_size: int, token: int, bytes_per_token: int = 0, num_tokens: int | None = None
+    blocks: Sequence[int],
+    block_size: int,
+    token: int,
+    bytes_per_token: int = 0,
+    num_tokens: int | None = None,
 ) -> Picture:
     """The way of one token: divide, look up, multiply, add. One picture from the request to the bytes.
 
@@ -91,22 +95,36 @@ def address(
         raise IndexError(f"token {token} has no slot: the table has {num_tokens} tokens")
     logical, offset = divmod(token, block_size)
     slot = blocks[logical] * block_size + offset
-    fig, axes = figure(width=9, height=3.3)
+    fig, axes = figure(width=9, height=3.4)
     _stage(axes, 0, "request", f"token {token}", f"of {num_tokens}")
-    _stage(axes, 2.1, "logical", f"block {logical}, offset {offset}", f"{token} = {logical} x {block_size} + {offset}")
+    _stage(
+        axes,
+        2.1,
+        "logical",
+        f"block {logical}, offset {offset}",
+        f"{token} = {logical} x {block_size} + {offset}",
+    )
     _table(axes, 4.75, blocks, logical)
     _stage(axes, 6.6, "physical", f"block {blocks[logical]}", f"table[{logical}]")
     _slots(axes, 8.6, blocks[logical], block_size, offset)
     for start, end in ((1.5, 2.1), (4.1, 4.7), (6.0, 6.6), (8.1, 8.6)):
         _arrow(axes, (start, 0), (end, 0), INK)
-    axes.text(2.1, -1.75, f"slot = {blocks[logical]} x {block_size} + {offset} = {slot}", fontsize=12, weight="bold")
+    axes.text(
+        0, -1.6, f"slot = {blocks[logical]} x {block_size} + {offset} = {slot}", fontsize=11.5, weight="bold"
+    )
     told = f"slot {slot}"
     if bytes_per_token:
         first = slot * bytes_per_token
-        axes.text(6.0, -1.75, f"bytes {first:,} to {first + bytes_per_token - 1:,}", fontsize=12, weight="bold")
+        axes.text(
+            0, -2.05, f"bytes {first:,} to {first + bytes_per_token - 1:,}", fontsize=11.5, weight="bold"
+        )
         told += f", bytes {first:,} to {first + bytes_per_token - 1:,} of a layer's keys"
+    _stage(axes, 8.6, "kernel", "reads the slot", "q . k, softmax, v", y=-1.8, width=2.4)
+    _stage(axes, 5.7, "", "next token", "after all slots", y=-1.8, width=2.0)
+    _arrow(axes, (9.8, -0.75), (9.8, -1.25), INK)
+    _arrow(axes, (8.6, -1.8), (7.7, -1.8), INK)
     axes.set_xlim(-0.1, 11.2)
-    axes.set_ylim(-2.2, 2)
+    axes.set_ylim(-2.4, 1.45)
     axes.axis("off")
     axes.set_title("From a token to its place in memory")
     words = (
@@ -115,18 +133,25 @@ def address(
     )
     return Picture(
         fig,
-        alt=f"A chain: request, division by {block_size}, look-up in the table {_shorten(blocks)}, memory: {words}.",
+        alt=f"A chain: request, division by {block_size}, look-up in the table {_shorten(blocks)}, memory, kernel, "
+        f"next token: {words}.",
         summary=f"{words[:1].upper()}{words[1:]}.",
     )
 
 
-def _stage(axes: Axes, x: float, name: str, value: str, small: str) -> None:
-    width = 1.5 if name != "logical" else 2.0
-    axes.add_patch(Rectangle((x, -0.55), width, 1.1, facecolor="white", edgecolor=INK))
-    axes.text(x + width / 2, 0.75, name, ha="center", va="bottom", fontsize=10)
+def _stage(
+    axes: Axes, x: float, name: str, value: str, small: str, y: float = 0, width: float | None = None
+) -> None:
+    """One station of the way: its name above the box, what it is, and how it came about."""
+    width = width or (2.0 if name == "logical" else 1.5)
+    axes.add_patch(Rectangle((x, y - 0.55), width, 1.1, facecolor="white", edgecolor=INK))
+    if y == 0:
+        axes.text(x + width / 2, 0.75, name, ha="center", va="bottom", fontsize=10)
+    elif name:
+        value = f"{name} {value}"
     size = 10.5 if len(value) < 14 else 9
-    axes.text(x + width / 2, 0.16, value, ha="center", va="center", fontsize=size, weight="bold")
-    axes.text(x + width / 2, -0.26, small, ha="center", va="center", fontsize=9)
+    axes.text(x + width / 2, y + 0.16, value, ha="center", va="center", fontsize=size, weight="bold")
+    axes.text(x + width / 2, y - 0.26, small, ha="center", va="center", fontsize=9)
 
 
 def _table(axes: Axes, x: float, blocks: Sequence[int], chosen: int) -> None:
@@ -154,13 +179,20 @@ def _slots(axes: Axes, x: float, block: int, block_size: int, offset: int) -> No
         )
     axes.add_patch(Rectangle((x, -0.35), 2.4, 0.7, facecolor="none", edgecolor=INK))
     axes.text(
-        x + (offset + 0.5) * width, -0.42, f"slot {block * block_size + offset}", ha="center", va="top", fontsize=9
+        x + (offset + 0.5) * width,
+        -0.42,
+        f"slot {block * block_size + offset}",
+        ha="center",
+        va="top",
+        fontsize=9,
     )
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str) -> None:
     axes.add_patch(
-        FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11, color=colour, linewidth=1.6, zorder=2)
+        FancyArrowPatch(
+            start, end, arrowstyle="-|>", mutation_scale=11, color=colour, linewidth=1.6, zorder=2
+        )
     )
 
 
