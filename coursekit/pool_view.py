@@ -71,7 +71,12 @@ def draw_block(
             axes.plot([place[0]] * 2, [y, y + 0.6], color=INK, linewidth=0.25, alpha=0.35)
     shared, cached = snapshot.holders[block] > 1, snapshot.cached[block]
     hatch = SHARED if shared else CACHED if cached and not snapshot.holders[block] else None
-    box = {"facecolor": "none", "edgecolor": INK, "linewidth": 2.6 if selected else 0.8, "zorder": 3}
+    box: dict[str, Any] = {
+        "facecolor": "none",
+        "edgecolor": INK,
+        "linewidth": 2.6 if selected else 0.8,
+        "zorder": 3,
+    }
     if hatch:
         axes.add_patch(
             Rectangle((x + 0.05, y), width, 0.6, facecolor="none", edgecolor=INK, hatch=hatch, alpha=0.35)
@@ -122,7 +127,7 @@ class History:
 
     def picture(self, step: int) -> Picture:
         """The pool after an event; step 0 is the beginning."""
-        drawn = pool_map(self.snapshots[step], title=f"{step}: {self.events[step]}")
+        drawn = pool_map(self.snapshots[step], title=f"Step {step}: {self.events[step]}")
         return Picture(drawn.fig, drawn.alt, f"After step {step} ({self.events[step]}): {drawn.summary}")
 
     def explore(self, start: int) -> None:

@@ -466,8 +466,9 @@ for number, n in ((2, 18), (0, 4), (2, 5), (0, 6)):
 history.explore(start=len(history.events) - 1)
 
 # %% [markdown]
-# Nothing moved when B left, and C did not need a hole of its own size. The blocks' order in memory has
-# nothing to do with the order of the text:
+# Nothing moved when B left, and C did not need a hole of its own size. It got B's blocks first, and those
+# backwards, because a table gives its blocks back tail first (chapter 4 says why). The blocks' order in memory
+# has nothing to do with the order of the text:
 
 # %%
 draw_tables(history.snapshots[-1]).show()
@@ -607,9 +608,8 @@ jobs = make_workload(TRACES["sharegpt"], num_requests=120, rate=np.inf, seed=3)
 def serve(may_start, num_blocks=500):
     """Serve the jobs; returns steps, preemptions, tokens computed again, and the pool's use in tokens."""
     pool = BlockPool(num_blocks, BLOCK_SIZE)
-    waiting = [
-        (job.prompt_tokens, job.prompt_tokens + job.output_tokens) for job in jobs
-    ]  # (tokens, length at the end)
+    # What waits: (tokens it has, tokens it will have at its end).
+    waiting = [(job.prompt_tokens, job.prompt_tokens + job.output_tokens) for job in jobs]
     running, steps, preemptions, again, use = [], 0, 0, 0, 0
     while waiting or running:
         steps += 1
@@ -653,9 +653,10 @@ for name, (more, watermark) in rules.items():
     print(f"{name:26} {steps:6}   {preemptions:11}   {again:12,}   {use:13.0%}")
 
 # %% [markdown]
-# Each preemption throws computed tokens away. The `+ 1` removes the most pointless ones, the watermark
-# many more, and a watermark that is too high pays with memory that nobody may use, so it takes more steps.
-# Chapter 6 does this with a real scheduler, chunked prefill and swapping.
+# Each preemption throws computed tokens away. (The loop counts a step as a step, whatever is computed in it;
+# on a real machine the fourth column costs time too.) The `+ 1` removes the most pointless preemptions, the
+# watermark many more, and a watermark that is too high pays with memory that nobody may use, so it takes more
+# steps. Chapter 6 does this with a real scheduler, chunked prefill and swapping.
 #
 # ## 9 The bound on waste, and a block size from a curve
 #
@@ -667,13 +668,7 @@ for name, (more, watermark) in rules.items():
 
 # %%
 waste = {n: blocks_for(n, 16) * 16 - n for n in range(1, 2049)}
-print(
-    "largest waste:",
-    max(waste.values()),
-    "slots, for the first time at",
-    max(waste, key=waste.get),
-    "token(s)",
-)
+print("largest waste:", max(waste.values()), "slots, first at length", max(waste, key=waste.get))
 print("average over lengths 1 to 2,048:", sum(waste.values()) / len(waste))
 for n in (10, 850, 10_000):
     held = blocks_for(n, 16) * 16
@@ -707,6 +702,8 @@ for trace in ("sharegpt", "alpaca"):
     for size in (16, 128):
         bars[f"{trace}, blocks of {size}"] = {"tokens": n.sum(), "internal": (-n % size).sum()}
 waste_bars(bars, "What the held memory is spent on").show()
+for trace in ("sharegpt", "alpaca"):
+    print(f"{trace}: {lengths_in_flight(trace).mean():.0f} tokens in flight on average")
 
 # %% [markdown]
 # (Of what is reserved, part will be used later in the request's life. Chapter 1 splits the three kinds
@@ -718,7 +715,7 @@ waste_bars(bars, "What the held memory is spent on").show()
 # the kernel reads one piece of memory: small blocks mean longer tables, more look-ups and shorter reads.
 #
 # > **Predict.** Wanted: less than 4 % waste, and as few look-ups as that allows. Which block size for
-# > ShareGPT's conversations (some 330 tokens in flight)? Which for Alpaca's short ones?
+# > ShareGPT's conversations? Which for Alpaca's short requests? (Their mean lengths stand above.)
 
 
 # %%
@@ -739,7 +736,7 @@ def draw_curves(trace):
     left.set_ylabel("wasted slots, %")
     right.plot(sizes, entries, "s-", color=BLUE)
     right.set_yscale("log")
-    right.set_ylabel("look-ups a sequence and layer")
+    right.set_ylabel("look-ups")
     for ax in (left, right):
         ax.axvline(chosen, color=INK, linewidth=1, linestyle=":")
         ax.set_xscale("log", base=2)
@@ -884,16 +881,22 @@ print(all((x == y).all() and (x == z).all() for x, y, z in reads))
 # The layouts differ in one thing: in how many pieces of memory one block lies. That matters when whole blocks
 # move, in a swap to the host or a copy-on-write.
 
+
 # %%
-one = size * heads * dim
-for name, pieces in (("per layer", layers), ("layer first", layers), ("block first", 1)):
-    print(f"{name:12} block 7's keys: {pieces} piece(s) of {layers * one // pieces * 4:,} bytes")
-print(
-    "block first is one piece:",
-    block_first[7].flags["C_CONTIGUOUS"],
-    "; layer first is:",
-    layer_first[:, 7].flags["C_CONTIGUOUS"],
-)
+def pieces(places):
+    """How many runs of adjacent places: 4 5 6 9 are two."""
+    return 1 + int((np.diff(np.sort(places.reshape(-1))) != 1).sum())
+
+
+for name, array, of_block in (
+    ("layer first", layer_first, np.s_[:, 7]),
+    ("block first", block_first, np.s_[7]),
+):
+    places = np.arange(array.size).reshape(array.shape)[
+        of_block
+    ]  # where block 7's numbers are, counted in numbers
+    print(f"{name}: the keys of block 7 lie in {pieces(places)} piece(s), {places.size * 4:,} bytes in all")
+print("one pool per layer: a piece in each of", len(per_layer), "arrays")
 
 # %% [markdown]
 # *The block table exists per layer*, some believe. It could. What would be in it?
