@@ -12,6 +12,8 @@ those that were offered; words change with the picture.
 
 from __future__ import annotations
 
+import base64
+import html
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -71,19 +73,21 @@ def controls(
 
 
 class PictureFrame:
-    """The place where a widget shows a picture: the image, its alt text, and its summary below."""
+    """The place where a widget shows a picture, with its alt text, and its summary below."""
 
     def __init__(self) -> None:
-        self.image = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-        self.words = widgets.Label()
+        self.image, self.words = widgets.HTML(), widgets.HTML()
 
     def put(self, picture: Picture) -> None:
         """Show this picture in place of the last."""
-        width, _ = picture.fig.get_size_inches()
-        self.image.value = to_png(picture.fig)
-        self.image.layout.width = f"{round(width * 96)}px"
-        self.image.alt = picture.alt
-        self.words.value = picture.summary
+        width = round(picture.fig.get_size_inches()[0] * 96)
+        data = base64.b64encode(to_png(picture.fig)).decode()
+        # Not widgets.Image: it has no alt text.
+        self.image.value = (
+            f'<img src="data:image/png;base64,{data}" alt="{html.escape(picture.alt)}" '
+            f'style="width: {width}px; max-width: 100%">'
+        )
+        self.words.value = html.escape(picture.summary)
 
 
 def _control(name: str, values: Values, start: Any) -> Any:
