@@ -201,9 +201,8 @@ print("block table:", table.blocks)
 for t in (0, 15, 16, 19):
     logical, offset = divmod(t, 16)
     physical = table.blocks[logical]
-    print(
-        f"token {t:2}: logical block {logical}, offset {offset:2} -> {physical:3} * 16 + {offset:2} = {physical * 16 + offset}"
-    )
+    where = f"logical block {logical}, offset {offset:2}"
+    print(f"token {t:2}: {where} -> {physical:3} * 16 + {offset:2} = {physical * 16 + offset}")
 print("the library agrees:", [table.slot(t) for t in (0, 15, 16, 19)])
 
 # %%
@@ -327,11 +326,13 @@ print("                           by the ceiling:                     ", by_ceil
 
 # %%
 for size in (1, 2, 16):
-    by_remainder = sum(length % size == 1 for length in range(1, 33))
+    taken = sum(length % size == 1 for length in range(1, 33))
     print(
-        f"block size {size:2}: 32 tokens one by one: {by_remainder:2} blocks by the remainder, {blocks_for(32, size):2} needed"
+        f"block size {size:2}, 32 tokens one by one: {taken:2} blocks taken, {blocks_for(32, size):2} needed"
     )
-print("20 tokens at once, block size 16: by the remainder", int(20 % 16 == 1), "- needed", blocks_for(20, 16))
+print(
+    "block size 16, 20 tokens at once:   ", int(20 % 16 == 1), "blocks taken, ", blocks_for(20, 16), "needed"
+)
 
 # %% [markdown]
 # So `SmallTable.append`, like the library, compares two ceilings: blocks needed after, blocks held before. It
@@ -341,39 +342,9 @@ print("20 tokens at once, block size 16: by the remainder", int(20 % 16 == 1), "
 # Drawn, for one token after the other (each row is a moment, each box a slot):
 
 # %%
-from coursekit.show import BLUE, INK, ORANGE, display_figure, figure
+from coursekit.waste_view import growth
 
-fig, ax = figure(width=7, height=3.5)
-for row, length in enumerate(range(3, 10)):
-    for slot in range(blocks_for(length, 4) * 4):
-        new = slot == length - 1
-        colour = (ORANGE if new else BLUE) if slot < length else "white"
-        ax.barh(
-            -row,
-            0.92,
-            left=slot + 0.04 + slot // 4 * 0.4,
-            height=0.62,
-            color=colour,
-            edgecolor=INK,
-            linewidth=0.7,
-        )
-    if length % 4 == 1:
-        ax.text(
-            length - 1 + 1.3 + (length - 1) // 4 * 0.4 + 3, -row, "a block is taken", va="center", fontsize=10
-        )
-ax.set_yticks([-row for row in range(7)], [f"{length} tokens" for length in range(3, 10)])
-ax.set_xlim(0, 17)
-ax.set_xticks([])
-for spine in ax.spines.values():
-    spine.set_visible(False)
-ax.set_title("Block size 4: tokens 5 and 9 bring a block")
-display_figure(
-    fig,
-    alt="Seven rows, for sequences of 3 to 9 tokens in blocks of 4 slots. At 4 tokens one block is full and there "
-    "is no second. At 5 tokens a second block appears with one slot filled. At 8 tokens both are full. At 9 a third "
-    "appears.",
-    summary="A block appears with the token that needs it; a full last block does not bring the next one.",
-)
+growth(range(3, 10), block_size=4).show()
 
 # %% [markdown]
 # ## 6 The same from the library
@@ -680,7 +651,7 @@ for n in (10, 850, 10_000):
 # of its life, held by a contiguous server that reserves 2,048 slots and by paged ones:
 
 # %%
-from coursekit.waste_view import waste_bars
+from coursekit.waste_view import waste_bars, waste_curve
 
 
 def lengths_in_flight(trace, num_requests=4000):
@@ -719,44 +690,23 @@ for trace in ("sharegpt", "alpaca"):
 
 
 # %%
+LIMIT = 0.04
+
+
 def curve(trace):
-    """Waste and table length against the block size, and the largest size that wastes less than 4 %."""
+    """Block sizes, waste and table length for each, and the largest size that wastes less than the limit."""
     n = lengths_in_flight(trace)
-    sizes = 2 ** np.arange(10)
-    waste = np.array([(-n % size).sum() / (n + -n % size).sum() for size in sizes])
-    entries = np.array([np.ceil(n / size).mean() for size in sizes])
-    return sizes, waste, entries, int(sizes[waste < 0.04].max())
+    sizes = [2**power for power in range(10)]
+    waste = [(-n % size).sum() / (n + -n % size).sum() for size in sizes]
+    entries = [np.ceil(n / size).mean() for size in sizes]
+    return sizes, waste, entries, max(size for size, share in zip(sizes, waste, strict=True) if share < LIMIT)
 
 
-def draw_curves(trace):
-    sizes, waste, entries, chosen = curve(trace)
-    fig, (left, right) = figure(1, 2, width=9, height=3.2)
-    left.plot(sizes, 100 * waste, "o-", color=ORANGE)
-    left.axhline(4, color=INK, linewidth=1, linestyle="--")
-    left.set_ylabel("wasted slots, %")
-    right.plot(sizes, entries, "s-", color=BLUE)
-    right.set_yscale("log")
-    right.set_ylabel("look-ups")
-    for ax in (left, right):
-        ax.axvline(chosen, color=INK, linewidth=1, linestyle=":")
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(sizes, [str(size) for size in sizes])
-        ax.set_xlabel("block size, tokens")
-    left.set_title(f"Waste ({trace})")
-    right.set_title("Table length")
-    at = list(sizes).index(chosen)
-    words = f"{trace}: blocks of {chosen} waste {waste[at]:.1%}, with {entries[at]:.0f} look-ups on average"
-    from coursekit.show import Picture
-
-    return Picture(
-        fig,
-        alt="Two curves against block sizes 1 to 512. Wasted slots rise from 0 % at size 1 to "
-        f"{waste[-1]:.0%} at 512, and pass 4 % just above {chosen}. Look-ups fall from {entries[0]:.0f} to {entries[-1]:.1f}.",
-        summary=f"{words}; twice the size would waste {waste[at + 1]:.1%}.",
-    )
+def draw_curve(trace):
+    return waste_curve(trace, *curve(trace)[:3], LIMIT)
 
 
-explore(draw_curves, "a choice between the two traces", trace=["sharegpt", "alpaca"])
+explore(draw_curve, "a choice between the two traces", trace=["sharegpt", "alpaca"])
 
 # %%
 print("block size   waste sharegpt   waste alpaca   look-ups sharegpt")
@@ -776,10 +726,8 @@ print("largest size below 4 %:", sharegpt[3], "for sharegpt,", alpaca[3], "for a
 
 # %%
 for size in (1, 16):
-    share = 4 / llama.kv_bytes_per_block(size)
-    print(
-        f"block size {size:2}: 4 bytes of table for {llama.kv_bytes_per_block(size):,} bytes of cache, 1 in {1 / share:,.0f}"
-    )
+    num_bytes = llama.kv_bytes_per_block(size)
+    print(f"block size {size:2}: 4 bytes of table for {num_bytes:,} bytes of cache, 1 in {num_bytes // 4:,}")
 
 # %% [markdown]
 # ## 10 The operating system's pages, and where the likeness ends
