@@ -177,6 +177,8 @@ def check_machine(torch_index: str) -> None:
 @contextmanager
 def only_one() -> Iterator[IO[str]]:
     """Hold the folder's lock; wait for it while another course.py has it."""
+    if VENV.exists() and not LOCK.exists() and any(VENV.iterdir()):
+        raise SetupError(f"{VENV} is there and not made by course.py: rename it, or move the course elsewhere.")
     VENV.mkdir(exist_ok=True)
     with LOCK.open("a") as lock:
         if not lock_now(lock):

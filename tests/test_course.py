@@ -290,6 +290,17 @@ def test_what_the_machine_lacks_is_one_sentence(folder: Course, prelude: str, se
     assert "pip" not in folder.asked()
 
 
+def test_an_environment_that_is_not_ours_is_left_alone(folder: Course) -> None:
+    theirs = folder.venv / "lib" / "theirs.py"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("x = 1")
+    code, _, errors = folder.run("doctor")
+    assert code == 1
+    assert "not made by course.py: rename it" in errors
+    assert theirs.read_text() == "x = 1"
+    assert folder.asked() == []
+
+
 def test_without_the_model_the_word_still_starts(folder: Course) -> None:
     code, output, _ = folder.run("lab", WEIGHTS_DOES="exit 1")
     assert code == 0
