@@ -517,7 +517,8 @@ def admission(prompt_tokens, max_new_tokens, free, num_blocks, watermark_blocks,
 
 # %% [markdown]
 # The `min` is for a request that ends within its prompt's last block. It will not grow, so it needs no block
-# for that.
+# for that. (Where nobody says how long the answer may become, as in exercise 2.4, the `+ 1` is always asked, and
+# NEVER is what would not fit an empty pool.)
 #
 # > **Predict.** 500 blocks, a watermark of 5, blocks of 16. Answer for: (a) a prompt of 32 with 7 blocks free;
 # > (b) the same with 8 free; (c) a prompt of 33 with 8 free; (d) a prompt of 6,000 with up to 4,000 new tokens and
