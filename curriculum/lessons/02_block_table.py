@@ -125,7 +125,7 @@ print("one sequence gets", pool.allocate(1), "and the other gets", pool.allocate
 
 # %% [markdown]
 # The same block, for both. Each will write its keys over the other's. Nothing fails at the point of the
-# mistake, and nothing fails later either: the texts just go wrong. Section 12 looks at the damage.
+# mistake, and nothing fails later either: the texts go wrong. Section 12 looks at the damage.
 #
 # Both flaws are mended by looking before acting. The pool must also *know* who is held, so it counts holders.
 # (One holder at most for now. Chapter 4 shares blocks, and then the count is what makes it safe.)
@@ -155,8 +155,9 @@ class SmallPool:
     def free(self, blocks):
         blocks = list(blocks)
         for block in blocks:
-            if self.holders[block] == 0 or blocks.count(block) > 1:
-                raise ValueError(f"double free of block {block}")
+            known = 0 <= block < self.num_blocks  # Python would take -1 for the last block
+            if not known or self.holders[block] == 0 or blocks.count(block) > 1:
+                raise ValueError(f"block {block} is not held, or is named twice")
         for block in blocks:
             self.holders[block] = 0
         self.free_ids += reversed(blocks)
@@ -194,8 +195,8 @@ table.append(20)
 print("block table:", table.blocks)
 
 # %% [markdown]
-# > **Predict**, in your head: the slots of tokens 0, 15, 16 and 19. (Halve your work: 16 × 700 = 11,200 and
-# > 16 × 31 = 496.)
+# > **Predict**, in your head: the slots of tokens 0, 15, 16 and 19. (To save you work: 16 × 700 = 11,200
+# > and 16 × 31 = 496.)
 
 # %%
 for t in (0, 15, 16, 19):
@@ -213,8 +214,8 @@ table.append(18)
 draw_tables(take_snapshot(big_pool, {0: table}), "One sequence, three of the pool's 1,024 blocks").show()
 
 # %% [markdown]
-# Tokens 15 and 16 are neighbours in the text and thousands of slots apart in memory. Two tokens of *one*
-# block are always neighbours. That is all the order there is.
+# Tokens 15 and 16 are neighbours in the text and thousands of slots apart in memory. The tokens of
+# *one* block always lie side by side. That is all the order there is.
 #
 # The picture below is the whole chapter, and what the kernel does with it in chapters 3 and 5: from the request
 # to the table, to a physical block, to bytes in the GPU's memory (HBM), to the kernel, to the next token.
@@ -224,7 +225,7 @@ draw_tables(take_snapshot(big_pool, {0: table}), "One sequence, three of the poo
 from coursekit.explore import explore
 from coursekit.table_view import address
 
-KEY_BYTES = 8 * 128 * 2  # one token's keys in one layer of Llama-3.1-70B: heads, head size, bytes per number
+KEY_BYTES = llama.num_kv_heads * llama.head_dim * 2  # one token's keys in one layer, two bytes a number
 
 
 def way_of(token, block_size):
@@ -258,9 +259,8 @@ class SmallTable:
     def append(self, n):
         """Room for n more tokens; returns their slots."""
         needed = -(-(self.num_tokens + n) // self.pool.block_size)  # rounded up
-        self.blocks += self.pool.allocate(
-            needed - len(self.blocks)
-        )  # the only step that can fail, so it is first
+        # The only step that can fail comes before anything is changed.
+        self.blocks += self.pool.allocate(needed - len(self.blocks))
         slots = [self.slot(t) for t in range(self.num_tokens, self.num_tokens + n)]
         self.num_tokens += n
         return slots
@@ -309,8 +309,8 @@ print("8 more:", b.append(8))
 
 # %%
 size, tokens = 4, list(range(1, 14))
-after_append = [len for len in tokens if len % size == 1]
-before_append = [len + 1 for len in range(13) if len % size == 0]
+after_append = [n for n in tokens if n % size == 1]
+before_append = [n + 1 for n in range(13) if n % size == 0]
 by_ceiling = [n for n in tokens if -(-n // size) > -(-(n - 1) // size)]
 print("tokens that bring a block, by `len % 4 == 1` after the append: ", after_append)
 print("                           by `len % 4 == 0` before the append:", before_append)
@@ -788,7 +788,8 @@ print("with the look-up in software: ", repr(memory.read(a.blocks, a.num_tokens)
 # Nobody translates. The addresses that a GPU kernel issues are plain addresses into one large allocation, and
 # the kernel itself must load the table entry, multiply, and add, once for each block. (The GPU's own MMU maps
 # that allocation as a whole and knows nothing of blocks.) **That is why the kernel had to change**, and
-# chapters 3 and 5 change it.
+# chapters 3 and 5 change it. Another design, vAttention, does map pieces on demand with the GPU's virtual
+# memory, and its kernels need no table; that is not PagedAttention.
 #
 # ## 11 One table for all layers
 #
