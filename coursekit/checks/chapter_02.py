@@ -1,4 +1,4 @@
-"""Checks of chapter 2: slots, the block pool, appending across a boundary, admission."""
+"""Checks of chapter 2: slots (2.1) and admission (2.4); pool and table are in `chapter_02_memory`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from coursekit.checks import chapter_02_memory  # noqa: F401  its exercises are registered with these
 from coursekit.checks.framework import Exercise, Wrong, difference, is_whole
 
 SLOT = Exercise(
@@ -47,3 +48,67 @@ def _slots(rng: Random, slot: Any) -> None:
             )
             call = f"slot({blocks}, {first}, {block_size})"
             raise Wrong(next(explained, "other-slot"), difference(call, right[first], got[first]))
+
+
+ADMIT = Exercise(
+    "2.4",
+    answers=("admit",),
+    misconceptions={
+        "floor": "The blocks of the prompt are rounded down: a rest of the prompt needs a block, too.",
+        "no-growth": "There is no block to grow into: the first generated token may need one.",
+        "never-is-later": "A request that can never fit was told to wait: it would wait for ever.",
+        "later-is-never": "A request was refused for good because it does not fit *now*.",
+        "watermark-ignored": "The watermark is ignored: those blocks must stay free for the running sequences.",
+        "too-strict": "A request that fits exactly was turned away: as many blocks as are needed are enough.",
+        "other-decision": "This is not the right decision.",
+    },
+)
+
+
+def _decide(needed: int, free: int, total: int) -> str:
+    return "NEVER" if needed > total else "OK" if needed <= free else "LATER"
+
+
+_Case = tuple[int, int, int, int, int]
+_WRONG_DECISIONS: dict[str, Callable[[int, int, int, int, int], str]] = {
+    "floor": lambda p, f, n, b, w: _decide(p // b + 1 + w, f, n),
+    "no-growth": lambda p, f, n, b, w: _decide(-(-p // b) + w, f, n),
+    "never-is-later": lambda p, f, n, b, w: "OK" if -(-p // b) + 1 + w <= f else "LATER",
+    "later-is-never": lambda p, f, n, b, w: "OK" if -(-p // b) + 1 + w <= f else "NEVER",
+    "watermark-ignored": lambda p, f, n, b, w: _decide(-(-p // b) + 1, f, n),
+    "too-strict": lambda p, f, n, b, w: _decide(-(-p // b) + 2 + w, f, n),
+}
+
+
+def _decisions(admit: Any, cases: list[_Case]) -> None:
+    right = [_decide(-(-p // b) + 1 + w, f, n) for p, f, n, b, w in cases]
+    got = [admit(p, f, n, b, watermark=w) for p, f, n, b, w in cases]
+    given = [value.strip().upper() if isinstance(value, str) else value for value in got]
+    first = next((i for i, pair in enumerate(zip(given, right, strict=True)) if pair[0] != pair[1]), None)
+    if first is not None:
+        rules = _WRONG_DECISIONS.items()
+        explained = (key for key, rule in rules if given == [rule(*case) for case in cases])
+        p, f, n, b, w = cases[first]
+        call = f"admit({p}, num_free={f}, num_blocks={n}, block_size={b}, watermark={w})"
+        raise Wrong(next(explained, "other-decision"), difference(call, right[first], got[first]))
+
+
+@ADMIT.part("now or later", points=3)
+def _now_or_later(rng: Random, admit: Any) -> None:
+    cases = [(p, f, 100, 16, w) for p in (48, 49, 63, 64, 65) for f in (3, 4, 5, 6, 7) for w in (0, 1, 2)]
+    for _ in range(40):
+        block_size, blocks, watermark = rng.choice([1, 8, 16, 32]), rng.randint(1, 20), rng.randint(0, 3)
+        prompt = blocks * block_size - rng.randint(0, block_size - 1)
+        cases.append((prompt, blocks + watermark + rng.randint(-1, 3), 100, block_size, watermark))
+    _decisions(admit, cases)
+
+
+@ADMIT.part("never", points=2)
+def _never(rng: Random, admit: Any) -> None:
+    cases = [(p, f, 10, 16, w) for p in (128, 129, 144, 145, 160, 4000) for f in (0, 9, 10) for w in (0, 1)]
+    for _ in range(40):
+        num_blocks, watermark, block_size = rng.randint(4, 50), rng.randint(0, 2), rng.choice([4, 16])
+        blocks = num_blocks - watermark + rng.randint(-2, 2)
+        prompt = blocks * block_size - rng.randint(0, block_size - 1)
+        cases.append((prompt, rng.randint(0, num_blocks), num_blocks, block_size, watermark))
+    _decisions(admit, cases)

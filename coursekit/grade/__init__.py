@@ -7,8 +7,8 @@ the judge from these values alone. So printing, exiting, replacing the check, pa
 stack frames or writing to the socket gain nothing: whatever the sandbox says is only ever an answer to a question,
 and right answers to fresh questions are what the points are for. Their seed exists in the judge only.
 
-What is left to defend is the machine and the solutions on its disk. `lockdown.py` does that, in layers, and says how far
-each goes.
+What is left to defend is the machine and the solutions on its disk. `lockdown.py` does that, in layers, and says how
+far each goes.
 
     command.py      `course.py grade`: finds the submissions, shares them out over processes
     submission.py   a notebook → the student's cells, by exercise id

@@ -73,7 +73,10 @@ def test_what_a_change_reaches_is_executed_and_nothing_else(
 
     assert build(repo) == []
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (one, two)} == before
-    assert capsys.readouterr().out.splitlines() == ["notebooks/01_one: unchanged", "notebooks/02_two: unchanged"]
+    assert capsys.readouterr().out.splitlines() == [
+        "notebooks/01_one: unchanged",
+        "notebooks/02_two: unchanged",
+    ]
 
     write(repo / "tiny/two.py", "VALUE = 22\n")
     assert [str(fault) for fault in check(repo)] == [
