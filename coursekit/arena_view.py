@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
-from coursekit.show import BLUE, INK, ORANGE, SKY
+from coursekit.show import INK
+from coursekit.waste_view import PARTS
 from paged_ref.arena import Arena
 from paged_ref.block_pool import BlockPool
 from paged_ref.block_table import BlockTable
@@ -24,7 +25,7 @@ from paged_ref.sizing import Usage, split_reservation
 from paged_ref.workload import Job
 
 STATES = ("used", "reserved", "internal", "external")
-COLOURS = {"used": BLUE, "reserved": SKY, "internal": ORANGE, "external": "#FFFFFF"}
+COLOURS = {state: PARTS["tokens" if state == "used" else state][0] for state in STATES}
 LABELS = {
     "used": "holds a token",
     "reserved": "reserved: a token will come",

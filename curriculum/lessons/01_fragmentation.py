@@ -515,31 +515,18 @@ for name, gpu, count, load in machines:
     print(f"{name:14} {count} x {DEVICES[gpu].name:15}  1,000 requests: {costs[0]:.3f} -> {costs[1]:.3f}")
 
 # %% [markdown]
-# The estimator asks the same for any choice: model, GPU, lengths, price. First its static picture, for the
-# example:
+# The estimator asks the same for any choice. The picture is its answer for the example; with a running kernel, choose
+# your own below it. In a terminal, `python -m paged_ref plan --help` does the same.
 
 # %%
-from coursekit.estimator import Question, estimate
+from coursekit.estimator import CHOICES, START, estimate
+from coursekit.explore import explore
 
-fig, words = estimate(Question(price=PRICE_PER_GPU_HOUR))
-display_figure(
-    fig,
-    alt="Two bar charts. Held per request: " + "; ".join(words[1:3]) + ".",
-    summary=words[3] + ".",
-)
-for line in words:
-    print(line)
-
-# %% [markdown]
-# And the live one, which needs a running kernel. In a terminal `python -m paged_ref plan --help` does the same.
-
-# %% tags=["nbval-ignore-output"]
-from coursekit.estimator import estimator
-from coursekit.show import display_widget
-
-display_widget(
-    estimator(Question(price=PRICE_PER_GPU_HOUR)),
-    "an estimator: choose model, GPU, lengths, block size and price; the picture above is its answer for the example",
+explore(
+    estimate,
+    "an estimator: choose model, GPU, lengths, block size and price",
+    start=START | {"price_per_gpu_hour": PRICE_PER_GPU_HOUR},
+    **CHOICES,
 )
 
 # %% [markdown]

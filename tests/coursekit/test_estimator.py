@@ -1,4 +1,4 @@
-"""The estimator's controls: every choice has an answer, and the answer changes with the choice."""
+"""The estimator: the article's example first, an answer for every choice, and answers that change with it."""
 
 from __future__ import annotations
 
@@ -6,51 +6,48 @@ from typing import Any
 
 import pytest
 
-from coursekit.estimator import Question, estimate, estimator
+from coursekit.estimator import CHOICES, START, estimate
+from coursekit.explore import controls
+from coursekit.show import to_png
 
 
-def controls(widget: Any) -> dict[str, Any]:
-    boxes = widget.children[0].children
-    return {control.description: control for box in boxes for control in box.children}
-
-
-def test_the_beginning_is_the_articles_example() -> None:
-    _, words = estimate(Question())
-    assert "327,680 bytes per token" in words[0]
-    assert "2.68 GB per request, 89.6% of it wasted; 162 requests at once" in words[1]
-    assert "283 MB per request, 1.6% of it wasted; 1536 requests at once" in words[2]
-    assert words[3].startswith("9.5 times the requests at once")
+def test_it_starts_at_the_articles_example() -> None:
+    picture = estimate(**START)
+    assert "327,680 bytes per token" in picture.alt
+    assert "2.68 GB per request, 89.6% of it wasted at its end, 162 requests at once" in picture.alt
+    assert "283 MB per request, 1.6% of it wasted at its end, 1,536 requests at once" in picture.alt
+    assert "162 requests at once with reservations, 1,536 with blocks (9.5 times)" in picture.summary
 
 
 def test_a_control_changes_picture_and_words() -> None:
-    widget = estimator()
-    _, picture, words = widget.children
-    before = (picture.value, words.value)
-    controls(widget)["output tokens"].value = 1000
-    assert picture.value != before[0] and words.value != before[1]
-    assert bytes(picture.value).startswith(b"\x89PNG") and picture.alt
-
-
-def test_what_does_not_fit_is_said_and_can_be_mended() -> None:
-    widget = estimator()
-    ask, (_, picture, words) = controls(widget), widget.children
-    ask["how many"].value = 1
-    ask["GPU"].value = "l4"
-    assert "do not hold 141 GB of weights" in words.value and bytes(picture.value).startswith(b"\x89PNG")
-    ask["model"].value = "llama-3.1-8b"
+    widget = controls(estimate, CHOICES, START)
+    *chosen, image, words = widget.children
+    by_name = {control.description: control for control in chosen}
+    before = (image.value, words.value)
+    by_name["output tokens"].value = 1000
+    assert image.value != before[0] and words.value != before[1]
+    by_name["num gpus"].value = 1
+    assert "do not hold 141 GB of weights" in words.value
+    by_name["model"].value = "llama-3.1-8b"
     assert "requests at once" in words.value
 
 
-@pytest.mark.parametrize("name", ["model", "GPU", "longest allowed", "block size"])
+@pytest.mark.parametrize("name", CHOICES)
 def test_every_choice_has_an_answer(name: str) -> None:
-    widget = estimator()
-    ask, words = controls(widget)[name], widget.children[2]
-    for option in ask.options:
-        ask.value = option[1] if isinstance(option, tuple) else option
-        assert words.value.count("<div>") in (1, 4)
+    assert START[name] in CHOICES[name]
+    values = list(CHOICES[name])
+    for value in values if len(values) < 20 else (values[0], values[-1]):
+        asked: dict[str, Any] = START | {name: value}
+        picture = estimate(**asked)
+        assert picture.summary.endswith(".") and picture.alt
+        if name in ("num_gpus", "model"):
+            assert to_png(picture.fig).startswith(b"\x89PNG")
 
 
-def test_the_price_is_money_for_the_whole_machine() -> None:
-    costs = [estimate(Question(price=price))[1][2].split()[-1] for price in (2.0, 4.0)]
-    one, two = (float(text) for text in costs)
-    assert two == pytest.approx(2 * one, rel=0.01)
+def test_the_price_is_for_the_whole_machine() -> None:
+    costs = [
+        float(estimate(**START | {"price_per_gpu_hour": price}).summary.split()[-1].rstrip("."))
+        for price in (2, 4)
+    ]
+    assert costs[1] == pytest.approx(2 * costs[0], rel=0.02)
+    assert estimate(**START).summary == estimate(**START | {"price_per_gpu_hour": 2.5}).summary
