@@ -204,7 +204,11 @@ try:
         table.append(TOKENS)
         tables.append(table)
 except OutOfBlocks as error:
-    print(f"paged:      {len(tables)} users, then: {error}")
+    print(
+        f"paged:      {len(tables)} users, {pool.num_used / pool.num_blocks:.0%} allocated, "
+        f"{len(tables) * TOKENS / SLOTS:.0%} of the slots hold a token"
+    )
+    print(f"the next:   {error}")  # fmt: skip
 
 # %% [markdown]
 # Both gauges read about the same just before somebody is turned away. "Allocated" counts promises, not tokens.
