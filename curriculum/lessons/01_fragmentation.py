@@ -452,7 +452,7 @@ for name, usage in measured.items():
 # arithmetic and on reading keys and values: there, more requests take more time. `plan` puts memory and time
 # together (the time is estimated from data sheets, see `cost_model.py`; chapter 5 measures).
 #
-# > **Predict.** The 70B example holds 9.5 times the requests. By what factor does its throughput rise?
+# > **Predict.** The 70B example holds nearly ten times the requests. By what factor does its throughput rise?
 
 # %%
 from paged_ref.plan import DEVICES, Load, plan
