@@ -13,6 +13,7 @@ the same ids; an answer's `grade_id` is all that the grader needs to find it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ class Cell:
     exercise: str | None = None
     id: str | None = None
     line: int | None = None
+    hints: tuple[str, ...] = ()
 
 
 def cells_of(text: str) -> tuple[list[Cell], dict[str, Any]]:
@@ -75,8 +77,9 @@ def cells_of(text: str) -> tuple[list[Cell], dict[str, Any]]:
         else:
             answered.add(id)
             cells.append(_text(_prediction(headers[id]), id, "predict", line))
-            cells.append(Cell("answer", cell.source, stub_of(cell.source, id), id, grade_id(id), line))
-            cells.append(_text(_hints(headers[id]["hints"]), id, "hints", line))
+            hints = tuple(str(hint).strip() for hint in headers[id]["hints"])
+            cells.append(Cell("answer", cell.source, stub_of(cell.source, id), id, grade_id(id), line, hints))
+            cells.append(_text(_hints(hints), id, "hints", line))
             check = check_source(exercise(id))
             cells.append(Cell("check", check, check, id, f"{grade_id(id)}-check", line))
     if missing := set(headers) - answered:
@@ -100,6 +103,11 @@ def expand(text: str, *, solved: bool) -> tuple[NotebookNode, list[int | None]]:
             make(source=cell.solved if solved else cell.stub, id=cell.id, metadata=metadata)
         )
     return notebook, [cell.line for cell in cells]
+
+
+def hints_of(cells: Iterable[Cell], id: str) -> tuple[str, ...]:
+    """The three hints of an exercise."""
+    return next(cell.hints for cell in cells if cell.kind == "answer" and cell.exercise == id)
 
 
 def grade_id(id: str) -> str:
@@ -176,12 +184,12 @@ def _prediction(header: dict[str, Any]) -> str:
     )
 
 
-def _hints(hints: list[str]) -> str:
+def _hints(hints: Iterable[str]) -> str:
     """Three hints, each inside the one before, so that they open one by one."""
     text = ""
     for number, hint in reversed(list(enumerate(hints, 1))):
         inner = f"{text}\n\n" if text else ""
-        text = f"<details><summary>Hint {number} of 3</summary>\n\n{str(hint).strip()}\n\n{inner}</details>"
+        text = f"<details><summary>Hint {number} of 3</summary>\n\n{hint}\n\n{inner}</details>"
     return text
 
 

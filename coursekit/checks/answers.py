@@ -103,7 +103,7 @@ class LocalHost:
         """Performs the operation here."""
         try:
             value = perform(self.objects[number], operation, self._own(arguments))
-            return decode(encode(value, self.keep), lambda n, kind: Proxy(self, n, f"the {kind} of {call}"))
+            return decode(encode(value, self.keep), lambda n, kind: Proxy(self, n, kind))
         except BadMessage as error:
             raise AnswerRaised("TypeError", ("TypeError",), str(error), call) from None
         except Exception as error:  # noqa: BLE001  whatever the answer raises is for the check to judge

@@ -42,10 +42,13 @@ def find_jobs(places: list[Path], chapter: str | None) -> list[Job]:
         else:
             folder = place.resolve().parent.name
             jobs.append(Job(folder if _is_chapter_name(place) else place.stem, place))
-    again = Counter(job.student for job in jobs)
-    return [
-        Job(f"{job.student} ({job.path.name})", job.path) if again[job.student] > 1 else job for job in jobs
-    ]
+    seen: Counter[str] = Counter()
+    unique = []
+    for job in jobs:
+        seen[job.student] += 1
+        suffix = f" ({seen[job.student]})" if seen[job.student] > 1 else ""
+        unique.append(Job(job.student + suffix, job.path))
+    return unique
 
 
 def grade_all(

@@ -101,9 +101,11 @@ class Judge:
         if isinstance(lost, Verdict):
             return lost
         verdict: Verdict | HostLost = lost
-        if any(kind == "added" for kind, _, _ in steps):
+        added = {source for kind, _, source in steps if kind == "added"}
+        if added:
             verdict = self._try(task, [step for step in steps if step[0] != "added"])
         if isinstance(verdict, Verdict):
+            submission.harmful |= added  # not tried again in the exercises that follow
             notes.append(f"Graded without the cells added to the notebook: {lost.reason}.")
             return verdict
         return task.fail_all(lost.kind, f"Exercise {task.id}: {lost.reason}.")
@@ -115,17 +117,19 @@ class Judge:
             return lost
 
     def _steps(self, submission: Submission, id: str, passed: set[str]) -> Iterator[Step]:
+        def added(sources: list[str]) -> Iterator[Step]:
+            kept = (source for source in sources if source not in submission.harmful)
+            return (("added", "<cell added by the student>", source) for source in kept)
+
         for number, cell in enumerate(self.book.cells, 1):
             if cell.kind == "code":
                 yield "setup", f"<cell {number}>", cell.solved
             elif cell.kind == "answer" and cell.exercise:
-                for extra in submission.before.get(cell.exercise, []):
-                    yield "added", "<cell added by the student>", extra
+                yield from added(submission.before.get(cell.exercise, []))
                 own = submission.answers.get(cell.exercise, cell.stub)
                 if cell.exercise == id:
                     yield "answer", f"{CELL}{id}>", own
-                    for extra in submission.after.get(id, []):
-                        yield "added", "<cell added by the student>", extra
+                    yield from added(submission.after.get(id, []))
                     return
                 yield "earlier", f"{CELL}{cell.exercise}>", own if cell.exercise in passed else cell.solved
 

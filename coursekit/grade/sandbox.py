@@ -153,11 +153,11 @@ class Sandbox:
                 _update(arguments, decode(reply["changed"], lambda n, kind: None))
             except (BadMessage, TypeError, ValueError) as error:
                 raise self._broken(error) from None
-        return self._value(reply.get("value"), f"the result of {call}" if operation == "call" else call)
+        return self._value(reply.get("value"), None if operation == "call" else call)
 
-    def _value(self, data: Any, label: str) -> Any:
+    def _value(self, data: Any, label: str | None) -> Any:
         try:
-            return decode(data, lambda number, kind: Proxy(self, number, label))
+            return decode(data, lambda number, kind: Proxy(self, number, label or kind))
         except (BadMessage, RecursionError) as error:
             raise self._broken(error) from None
 

@@ -57,6 +57,7 @@ class Submission:
     before: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     after: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     notes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    harmful: set[str] = field(default_factory=set)  # added cells in whose company a sandbox was lost
 
 
 def read_submission(path: Path, student: str, book: Book) -> Submission:
@@ -70,7 +71,7 @@ def read_submission(path: Path, student: str, book: Book) -> Submission:
     _sort(cells, book, found)
     if not found.answers:
         others = sorted(set(_chapters(cells)))
-        added = found.before or found.after
+        added = any(found.before.values()) or any(found.after.values())
         if others and book.chapter not in others:
             found.problem = (
                 f"wrong chapter: this holds exercises of chapter {', '.join(others)}, not {book.chapter}"
