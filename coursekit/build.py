@@ -17,14 +17,19 @@ from pathlib import Path
 
 from coursekit.execute import CellError, execute
 from coursekit.faults import check
-from coursekit.freshness import depends_on, finish, keep_ignored, reason_to_execute, with_outputs_of
+from coursekit.freshness import (
+    depends_on,
+    finish,
+    finish_stubs,
+    keep_ignored,
+    reason_to_execute,
+    with_outputs_of,
+)
 from coursekit.pictures import pictures_to_write
 from coursekit.source import (
     BuildError,
     Target,
-    first_lines,
     is_code,
-    notebook_from_text,
     read_notebook,
     targets,
     to_text,
@@ -67,18 +72,23 @@ def build(
 
 def build_one(target: Target, *, refresh: bool, force: bool, timeout: float) -> None:
     """Executes the notebook if something reaches it, and writes it if a byte differs."""
-    fresh = notebook_from_text(target.text())
+    fresh = target.notebook()
+    if target.kind == "stubs":
+        write_unexecuted(target, to_text(finish_stubs(target, fresh)))
+        return
     stored = read_notebook(target.path)
     reason = reason_to_execute(target, stored, fresh)
     if refresh or force:
         reason = "asked for"
     if reason is None and stored is not None:
         changed = replace_file(target.path, to_text(finish(target, with_outputs_of(stored, fresh))))
-        print(f"{target.name}: {'prose updated, nothing to execute' if changed else 'unchanged'}", flush=True)
+        print(
+            f"{target.title}: {'prose updated, nothing to execute' if changed else 'unchanged'}", flush=True
+        )
         return
     before = depends_on(target, fresh)
     target.path.parent.mkdir(parents=True, exist_ok=True)
-    progress = Progress(f"{target.name}: {reason}", sum(map(is_code, fresh.cells)))
+    progress = Progress(f"{target.title}: {reason}", sum(map(is_code, fresh.cells)))
     codes = [sum(map(is_code, fresh.cells[: i + 1])) for i in range(len(fresh.cells))]
     try:
         execute(fresh, target.root, target.path.parent, timeout, lambda index: progress.show(codes[index]))
@@ -89,6 +99,13 @@ def build_one(target: Target, *, refresh: bool, force: bool, timeout: float) -> 
     if depends_on(target, fresh) != before:
         raise BuildError("a file it depends on changed while it was executed; run the build again")
     replace_file(target.path, to_text(finish(target, fresh)))
+
+
+def write_unexecuted(target: Target, text: str) -> None:
+    """Writes a notebook that is handed out without outputs."""
+    target.path.parent.mkdir(parents=True, exist_ok=True)
+    changed = replace_file(target.path, text)
+    print(f"{target.title}: {'written, nothing to execute' if changed else 'unchanged'}", flush=True)
 
 
 def replace_file(path: Path, text: str) -> bool:
@@ -114,9 +131,8 @@ def replace_bytes(path: Path, data: bytes) -> bool:
 
 def explain(target: Target, failure: CellError) -> str:
     """The failed cell, its line in the source, the error and its traceback."""
-    notebook = notebook_from_text(target.text())
-    cell = notebook.cells[failure.cell]
-    marker = first_lines(target.text(), notebook)[failure.cell]
+    notebook, lines_of = target.notebook_and_lines()
+    cell, marker = notebook.cells[failure.cell], lines_of[failure.cell]
     where = target.relative(target.source)
     if marker is not None:
         where += f":{marker + (failure.line or 0)}"

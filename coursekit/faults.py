@@ -19,16 +19,14 @@ from urllib.parse import unquote
 from nbformat import NotebookNode
 
 from coursekit.execute import WIDGET
-from coursekit.freshness import changes, finish, reason_to_execute, same_code, with_outputs_of
+from coursekit.freshness import changes, finish, finish_stubs, reason_to_execute, same_code, with_outputs_of
 from coursekit.pictures import pictures_to_write
 from coursekit.source import (
     BuildError,
     Target,
     extra_notebooks,
-    first_lines,
     is_code,
     is_ignored,
-    notebook_from_text,
     read_notebook,
     tags,
     targets,
@@ -89,17 +87,26 @@ def check_target(target: Target) -> list[Fault]:
     if stored is None:
         return [Fault(file, "this is not a valid notebook", REBUILD)]
     try:
-        fresh = notebook_from_text(target.text())
+        fresh, lines = target.notebook_and_lines()
+        if target.kind == "stubs":
+            return list(_stubs(target, fresh))
         faults = list(_against_source(target, stored, fresh))
     except (SyntaxError, ValueError, BuildError) as error:
         return [Fault(target.relative(target.source), f"the source cannot be read: {error}", "correct it")]
-    lines = first_lines(target.text(), fresh)
     for number, cell in enumerate(stored.cells, 1):
         line = lines[number - 1] if number <= len(lines) else None
         source = f"{target.relative(target.source)}:{line}" if line else ""
         faults += [replace(fault, file=file, cell=number, source=source) for fault in _in_cell(cell, target)]
     faults += [replace(fault, file=file) for fault in _in_whole(stored, target)]
     return faults
+
+
+def _stubs(target: Target, fresh: NotebookNode) -> Iterator[Fault]:
+    """Stubs are never executed; what is wrong with their prose, the solutions beside them show."""
+    if to_text(finish_stubs(target, fresh)) != target.path.read_text(encoding="utf-8"):
+        file = target.relative(target.path)
+        remedy = f"if you only ran or edited the notebook, `git restore {file}`; otherwise {REBUILD}"
+        yield Fault(file, f"it differs from {target.relative(target.source)}", remedy)
 
 
 def _against_source(target: Target, stored: NotebookNode, fresh: NotebookNode) -> Iterator[Fault]:

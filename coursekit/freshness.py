@@ -16,7 +16,7 @@ from coursekit.source import METADATA, Target, is_code, is_ignored, tags
 
 def depends_on(target: Target, fresh: NotebookNode) -> dict[str, str]:
     """What the notebook depends on now: file or library → hash or version."""
-    return dependencies(target.root, target.text(), list(fresh.metadata["course"].get("depends", [])))
+    return dependencies(target.root, target.code(), list(fresh.metadata["course"].get("depends", [])))
 
 
 def changes(target: Target, stored: NotebookNode, fresh: NotebookNode) -> list[str]:
@@ -70,4 +70,10 @@ def finish(target: Target, fresh: NotebookNode) -> NotebookNode:
     """The notebook as it is stored, once its cells hold their outputs."""
     course = {"depends_on": depends_on(target, fresh), "source": target.relative(target.source)}
     fresh.metadata = nbformat.from_dict(METADATA | {"course": course})  # the kernel wrote its version there
+    return fresh
+
+
+def finish_stubs(target: Target, fresh: NotebookNode) -> NotebookNode:
+    """A notebook without outputs as it is stored. It follows from its source alone."""
+    fresh.metadata = nbformat.from_dict(METADATA | {"course": {"source": target.relative(target.source)}})
     return fresh

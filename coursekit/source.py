@@ -21,8 +21,12 @@ import nbformat
 import yaml  # type: ignore[import-untyped]
 from nbformat import NotebookNode
 
-# Where each kind of source lives, and where its notebooks are built.
-FOLDERS = (("curriculum/lessons", "notebooks"),)
+# Where each kind of source lives, where its notebooks are built, and of which kind these are.
+FOLDERS = (
+    ("curriculum/lessons", "notebooks", "lesson"),
+    ("curriculum/exercises", "exercises", "stubs"),
+    ("curriculum/exercises", "solutions", "solutions"),
+)
 
 METADATA: dict[str, Any] = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -41,6 +45,12 @@ class Target:
     root: Path
     source: Path
     path: Path
+    kind: str = "lesson"
+
+    @property
+    def title(self) -> str:
+        """For instance `notebooks/07_batched_decode`: its place, as the build names it."""
+        return f"{self.path.parent.name}/{self.name}"
 
     @property
     def name(self) -> str:
@@ -55,12 +65,31 @@ class Target:
         """The source's text."""
         return self.source.read_text(encoding="utf-8")
 
+    def code(self) -> str:
+        """What decides what the notebook imports: its text, and for exercises their checks."""
+        chapter = f"\nimport coursekit.checks\nimport coursekit.checks.chapter_{self.name[:2]}\n"
+        return self.text() + chapter * (self.kind != "lesson")
+
+    def notebook(self) -> NotebookNode:
+        """The unexecuted notebook of the source."""
+        return self.notebook_and_lines()[0]
+
+    def notebook_and_lines(self) -> tuple[NotebookNode, list[int | None]]:
+        """The unexecuted notebook, and for each cell the line of its source (None if unclear)."""
+        text = self.text()
+        if self.kind == "lesson":
+            notebook = notebook_from_text(text)
+            return notebook, first_lines(text, notebook)
+        from coursekit.exercises import expand  # which itself needs this module
+
+        return expand(text, solved=self.kind == "solutions")
+
 
 def targets(root: Path, names: list[str] | None = None) -> list[Target]:
     """Every notebook with a source, in order; with `names` only those (`07`, `07_batched_decode`, a path)."""
     found = [
-        Target(root, source, root / built / f"{source.stem}.ipynb")
-        for folder, built in FOLDERS
+        Target(root, source, root / built / f"{source.stem}.ipynb", kind)
+        for folder, built, kind in FOLDERS
         for source in sorted((root / folder).glob("*.py"))
     ]
     chosen: set[Target] = set()
@@ -68,7 +97,7 @@ def targets(root: Path, names: list[str] | None = None) -> list[Target]:
         stem = Path(name).stem
         matching = [t for t in found if t.name == stem or t.name.split("_")[0] == stem.zfill(2)]
         if not matching:
-            known = ", ".join(t.name for t in found) or "none at all"
+            known = ", ".join(dict.fromkeys(t.name for t in found)) or "none at all"
             raise BuildError(f"no source is called {name!r}; there are: {known}")
         chosen.update(matching)
     return [t for t in found if t in chosen] if names else found
@@ -77,7 +106,7 @@ def targets(root: Path, names: list[str] | None = None) -> list[Target]:
 def extra_notebooks(root: Path) -> Iterator[Path]:
     """Notebooks in the built folders that no source makes."""
     made = {target.path for target in targets(root)}
-    for _, built in FOLDERS:
+    for _, built, _ in FOLDERS:
         yield from (path for path in sorted((root / built).glob("*.ipynb")) if path not in made)
 
 

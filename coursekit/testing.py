@@ -51,6 +51,7 @@ def steps(*, fast: bool, pytest_arguments: list[str]) -> list[Step]:
         "--nbval-current-env",
         f"--nbval-cell-timeout={CELL_TIMEOUT_S}",
         "notebooks",
+        "solutions",
     ]
     return [
         Step("format", ["ruff", "format", "--check", "--output-format=concise", "."]),

@@ -10,6 +10,7 @@ from importlib import import_module
 
 COMMANDS = {
     "generate": ("generate_command", "continue prompts on a real model through a paged cache"),
+    "plan": ("plan_command", "how many requests fit on a machine, and what one costs"),
     "simulate": ("simulate_command", "run a workload on the real scheduler, with a cost model for the model"),
     "bench": ("bench", "measure: attention or pool"),
 }

@@ -1,235 +1,169 @@
-"""What paging replaced: each request gets one stretch of slots, as long as it could come to need (chapter 1).
+"""What paging replaced: every request's keys and values in one piece of one arena (chapter 1).
 
-A kernel that wants a sequence's keys in one piece needs them to have room to grow in place. How long a request will
-become is not known when it comes, so room is reserved for the longest that it might be. Three guesses, from the
-vLLM paper's baselines:
+A contiguous cache has to be reserved before it is filled, and nobody knows how long a request will become. The vLLM
+paper compares three rules for how much to reserve, all with a buddy allocator:
 
-    max      up to the model's longest sequence
-    pow2     the output's true length, rounded up to a power of two (a guess that is off by at most twice)
-    oracle   the true length, which no real system knows
+    reserve_max             the longest length allowed           Orca (Max)
+    reserve_power_of_two    prompt + output rounded up to 2^k    Orca (Pow2): knows the output within a factor of 2
+    reserve_oracle          prompt + output                      Orca (Oracle): knows the future; nobody can build it
 
-and three ways in which slots are lost:
+At any moment each slot of the arena is in one of four states, and three of them are waste:
 
-    | prompt | generated so far | yet to come | never used |            a hole        | another request ...
-     `------ token states -----' `-reserved--' `-internal-'  `-external (and rounding)-'
+    |<----------- piece of request A ----------->|<-- hole -->|<------- piece of request B ------
+    | token token token | will be used | never   |            | token token | will be used | never
+      used                reserved       internal   external
 
-*Reserved* slots will be used, but nobody else can use them until then. *Internal* waste lies within what a request was
-given, *external* waste between requests: enough may be free in total, and yet no hole is large enough.
-(PagedAttention paper, figures 2 and 3 and section 6.1; its baselines place requests with a buddy allocator.)
+What an arena rounds a piece up by is external waste, as in the paper: no request asked for it.
+
+What must hold: no job overtakes another; a job that does not fit changes nothing; the four states add up to the arena
+at any time. (PagedAttention paper, sections 3.1 and 6.1.)
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
+from .arena import Arena, power_of_two
+from .sizing import Usage, split_reservation
 from .workload import Job
 
-
-class DoesNotFit(RuntimeError):
-    """No hole is large enough, whatever is free in total. Nothing was allocated."""
-
-
-class Arena(Protocol):
-    """A row of `num_slots` slots in which stretches are allocated by length and freed by their first slot."""
-
-    num_slots: int
-    num_free: int
-
-    def allocate(self, length: int) -> int: ...  # noqa: D102
-    def free(self, start: int) -> None: ...  # noqa: D102
-
-
-class FirstFitArena:
-    """Gives the first hole that is long enough. Holes that touch become one."""
-
-    def __init__(self, num_slots: int) -> None:
-        self.num_slots = num_slots
-        self.num_free = num_slots
-        self.holes: list[tuple[int, int]] = [(0, num_slots)]  # (start, end), in order, never touching
-        self._end: dict[int, int] = {}
-
-    @property
-    def largest_hole(self) -> int:
-        """The longest stretch that can be had."""
-        return max((end - start for start, end in self.holes), default=0)
-
-    def allocate(self, length: int) -> int:
-        """The first slot of a stretch of `length` slots.
-
-        Raises:
-            DoesNotFit: no hole is that long.
-        """
-        _require_length(length)
-        for i, (start, end) in enumerate(self.holes):
-            if end - start >= length:
-                self.holes[i : i + 1] = [(start + length, end)] if end - start > length else []
-                self._end[start] = start + length
-                self.num_free -= length
-                return start
-        raise DoesNotFit(
-            f"{length} slots wanted: {self.num_free} are free, at most {self.largest_hole} of them in one hole"
-        )
-
-    def free(self, start: int) -> None:
-        """Give a stretch back.
-
-        Raises:
-            ValueError: no stretch begins there.
-        """
-        if start not in self._end:
-            raise ValueError(f"no stretch begins at slot {start}")
-        end = self._end.pop(start)
-        self.num_free += end - start
-        i = bisect_left(self.holes, (start, end))
-        first, last = i, i
-        if i > 0 and self.holes[i - 1][1] == start:
-            first, start = i - 1, self.holes[i - 1][0]
-        if i < len(self.holes) and self.holes[i][0] == end:
-            last, end = i + 1, self.holes[i][1]
-        self.holes[first:last] = [(start, end)]
-
-
-class BuddyArena:
-    """Gives pieces whose length is a power of two, made by halving larger ones; freed halves become whole again.
-
-    The two halves of a piece are *buddies*: their first slots differ in one bit, so finding a piece's buddy is one
-    operation. What a request does not need of its piece is lost to everyone (`num_free` does not count it).
-    """
-
-    def __init__(self, num_slots: int, largest: int = 2048) -> None:
-        self.num_slots = num_slots
-        self._free: dict[int, list[int]] = {}  # length -> first slots of free pieces, in order
-        self._length: dict[int, int] = {}
-        self._largest = largest
-        start, length = 0, largest
-        while length:  # as many of the largest pieces as there is room for, then what is left in smaller ones
-            self._free[length] = []
-            while start + length <= num_slots:
-                self._free[length].append(start)
-                start += length
-            length //= 2
-        self.num_free = num_slots
-
-    def allocate(self, length: int) -> int:
-        """The first slot of a piece of at least `length` slots.
-
-        Raises:
-            DoesNotFit: no piece of that size can be had.
-        """
-        _require_length(length)
-        wanted = next_power_of_two(length)
-        size = wanted
-        while not self._free.get(size):
-            if size >= self._largest:
-                raise DoesNotFit(
-                    f"a piece of {wanted} slots wanted: {self.num_free} are free, in smaller pieces"
-                )
-            size *= 2
-        start = self._free[size].pop(0)
-        while size > wanted:
-            size //= 2
-            insort(self._free[size], start + size)
-        self._length[start] = wanted
-        self.num_free -= wanted
-        return start
-
-    def free(self, start: int) -> None:
-        """Give a piece back, and join it with its buddy as often as that is free.
-
-        Raises:
-            ValueError: no piece begins there.
-        """
-        if start not in self._length:
-            raise ValueError(f"no piece begins at slot {start}")
-        size = self._length.pop(start)
-        self.num_free += size
-        while size < self._largest and (buddy := start ^ size) in self._free[size]:
-            self._free[size].remove(buddy)
-            start, size = min(start, buddy), 2 * size
-        insort(self._free[size], start)
+Reserve = Callable[[Job, int], int]  # slots that a job is given, of at most max_tokens
 
 
 def reserve_max(job: Job, max_tokens: int) -> int:
-    """Slots for the longest sequence there can be."""
+    """The longest length allowed, whatever the job is."""
     return max_tokens
 
 
-def reserve_pow2(job: Job, max_tokens: int) -> int:
-    """Slots for the prompt and the output's length rounded up to a power of two."""
-    return min(job.prompt_tokens + next_power_of_two(job.output_tokens), max_tokens)
+def reserve_power_of_two(job: Job, max_tokens: int) -> int:
+    """The output's length is known within a factor of two."""
+    return min(max_tokens, job.prompt_tokens + power_of_two(job.output_tokens))
 
 
 def reserve_oracle(job: Job, max_tokens: int) -> int:
-    """Slots for exactly what will be needed."""
+    """The output's length is known."""
     return job.prompt_tokens + job.output_tokens
 
 
-POLICIES = {"max": reserve_max, "pow2": reserve_pow2, "oracle": reserve_oracle}
+@dataclass
+class Running:
+    """A job in its piece of the arena: it asked for `num_slots` and got `rounded` more."""
+
+    job: Job
+    start: int
+    num_slots: int
+    rounded: int
+    num_tokens: int
+
+    @property
+    def left(self) -> int:
+        """Tokens that it will still generate."""
+        return self.job.prompt_tokens + self.job.output_tokens - self.num_tokens
+
+    @property
+    def usage(self) -> Usage:
+        """What became of its piece's slots."""
+        usage = split_reservation(self.num_tokens, self.num_tokens + self.left, self.num_slots)
+        return usage + Usage(0, 0, 0, external=self.rounded)
+
+
+class ContiguousServer:
+    """First come, first served, and continuous batching: whoever ends leaves, whoever then fits comes in.
+
+    Attributes:
+        waiting: jobs, the oldest first. None overtakes another.
+        running: by the start of their piece.
+
+    Raises:
+        ValueError: a job that could not run even alone.
+    """
+
+    def __init__(self, jobs: Iterable[Job], arena: Arena, reserve: Reserve, max_tokens: int = 2048) -> None:
+        self.arena = arena
+        self.reserve = reserve
+        self.max_tokens = max_tokens
+        self.waiting = deque(jobs)
+        self.running: dict[int, Running] = {}
+        room = max((size for _, size in arena.holes()), default=0)
+        for job in self.waiting:
+            if reserve(job, max_tokens) > room:
+                raise ValueError(
+                    f"a job wants {reserve(job, max_tokens)} slots in one piece, and the largest hole has {room}"
+                )
+
+    def admit(self) -> None:
+        """Let waiting jobs in until the oldest of them does not fit."""
+        while self.waiting:
+            job = self.waiting[0]
+            wanted = self.reserve(job, self.max_tokens)
+            start = self.arena.allocate(wanted)
+            if start is None:
+                return
+            self.waiting.popleft()
+            rounded = self.arena.size_of(start) - wanted
+            self.running[start] = Running(job, start, wanted, rounded, job.prompt_tokens)
+
+    def advance(self, steps: int) -> None:
+        """Everyone generates `steps` tokens; who has ended leaves.
+
+        Raises:
+            ValueError: somebody has fewer tokens left to generate; then nothing changes.
+        """
+        if steps > self.steps_to_next_end():
+            raise ValueError(f"{steps} steps, but somebody ends after {self.steps_to_next_end()}")
+        for running in list(self.running.values()):
+            running.num_tokens += steps
+            if not running.left:
+                del self.running[running.start]
+                self.arena.free(running.start)
+
+    def steps_to_next_end(self) -> int:
+        """Steps until the first of the running jobs has all its tokens."""
+        return min((running.left for running in self.running.values()), default=0)
+
+    def usage(self) -> Usage:
+        """What became of the arena's slots. All that is free counts as external: somebody waits, and cannot have it."""
+        return sum((r.usage for r in self.running.values()), Usage(0, 0, 0, self.arena.num_free))
 
 
 @dataclass(frozen=True)
-class Shares:
-    """What an arena's slots are used for, as shares of all of them, on average over time."""
+class Run:
+    """What came out of `serve`.
 
-    token_states: float
-    reserved: float
-    internal: float
-    external: float
-
-
-def simulate_contiguous(
-    jobs: Iterable[Job],
-    reserve: Callable[[Job, int], int],
-    arena: Arena,
-    max_tokens: int = 2048,
-) -> Shares:
-    """Serve jobs first come first served, always as many as fit, one token each a step, while anyone waits.
-
-    Raises:
-        DoesNotFit: a job does not fit into the empty arena.
+    Attributes:
+        average: slots by their state, averaged over the steps in which somebody waited.
+        mean_running: jobs at once, averaged likewise.
+        steps: until the last job ended.
     """
-    waiting = deque(jobs)
-    running: dict[int, tuple[int, int, int]] = {}  # first slot -> tokens now, tokens at the end, slots given
-    sums, steps = [0, 0, 0], 0
-    while True:
-        while waiting:
-            given = reserve(waiting[0], max_tokens)
-            try:
-                start = arena.allocate(given)
-            except DoesNotFit:
-                if not running:
-                    raise
-                break
-            job = waiting.popleft()
-            running[start] = (job.prompt_tokens, job.prompt_tokens + job.output_tokens, given)
-        if not waiting:
-            break
-        n = min(end - now for now, end, _ in running.values())  # steps until the next one ends
-        grown = len(running) * n * (n + 1) // 2  # 1 + 2 + ... + n more tokens, for each
-        sums[0] += sum(n * now for now, _, _ in running.values()) + grown
-        sums[1] += sum(n * (end - now) for now, end, _ in running.values()) - grown
-        sums[2] += sum(n * (given - end) for _, end, given in running.values())
-        steps += n
-        for start, (now, end, given) in list(running.items()):
-            running[start] = (now + n, end, given)
-            if now + n == end:
-                arena.free(start)
-                del running[start]
-    if not steps:
-        return Shares(0.0, 0.0, 0.0, 0.0)
-    token_states, reserved, internal = (total / (steps * arena.num_slots) for total in sums)
-    return Shares(token_states, reserved, internal, external=1 - token_states - reserved - internal)
+
+    average: Usage
+    mean_running: float
+    steps: int
 
 
-def next_power_of_two(n: int) -> int:
-    """The smallest power of two that is at least `n`."""
-    return 1 << (n - 1).bit_length()
+def serve(
+    jobs: Iterable[Job], arena: Arena, reserve: Reserve, max_tokens: int = 2048, warm_up: int = 0
+) -> Run:
+    """Run jobs that all wait from the beginning, and average over the steps while some still wait.
 
-
-def _require_length(length: int) -> None:
-    if length < 1:
-        raise ValueError(f"{length} slots wanted: it must be 1 or more")
+    Args:
+        warm_up: steps at the beginning that are left out of the averages: all start at once, and are equally young.
+    """
+    server = ContiguousServer(jobs, arena, reserve, max_tokens)
+    total, weight, running, step = Usage(0, 0, 0, 0), 0, 0, 0
+    while server.waiting or server.running:
+        server.admit()
+        steps, count = server.steps_to_next_end(), len(server.running)
+        if server.waiting and step >= warm_up:
+            # Each of these steps turns one reserved slot of each running job into a used one.
+            grown = count * (steps - 1) / 2
+            total += (server.usage() + Usage(grown, -grown, 0, 0)) * steps
+            weight += steps
+            running += count * steps
+        server.advance(steps)
+        step += steps
+    if not weight:
+        raise ValueError("at no time after the warm-up did a job wait: give more jobs, or fewer slots")
+    return Run(total * (1 / weight), running / weight, step)

@@ -55,7 +55,7 @@ class Result:
 
     @property
     def token_states(self) -> float:
-        """Share of the pool's slots that held a token, while anyone waited (to compare with `contiguous.Shares`)."""
+        """Share of the pool's slots that held a token, while anyone waited (to compare with `contiguous.serve`)."""
         pool = self.metrics.scheduler.pool
         points = [point for point in self.metrics.history if point.waiting]
         tokens = sum(point.used_blocks * pool.block_size - point.wasted_slots for point in points)

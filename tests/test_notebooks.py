@@ -16,7 +16,7 @@ from coursekit.source import Target, extra_notebooks, targets
 TARGETS = targets(ROOT)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.title)
 def test_notebook_is_in_order(target: Target) -> None:
     assert [str(fault) for fault in check_target(target)] == []
 

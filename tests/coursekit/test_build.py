@@ -73,7 +73,10 @@ def test_what_a_change_reaches_is_executed_and_nothing_else(
 
     assert build(repo) == []
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (one, two)} == before
-    assert capsys.readouterr().out.splitlines() == ["01_one: unchanged", "02_two: unchanged"]
+    assert capsys.readouterr().out.splitlines() == [
+        "notebooks/01_one: unchanged",
+        "notebooks/02_two: unchanged",
+    ]
 
     write(repo / "tiny/two.py", "VALUE = 22\n")
     assert [str(fault) for fault in check(repo)] == [
@@ -83,11 +86,11 @@ def test_what_a_change_reaches_is_executed_and_nothing_else(
     assert build(repo) == []
     assert one.read_bytes() == before[one][0]
     assert outputs(two) == ["22\n", ""]
-    assert "01_one: unchanged" in capsys.readouterr().out
+    assert "notebooks/01_one: unchanged" in capsys.readouterr().out
 
     lesson(repo, ONE.replace("A title", "A better title"))
     assert build(repo, ["01"]) == []
-    assert capsys.readouterr().out == "01_one: prose updated, nothing to execute\n"
+    assert capsys.readouterr().out == "notebooks/01_one: prose updated, nothing to execute\n"
     assert "A better title" in one.read_text()
     assert check(repo) == []
 

@@ -61,7 +61,7 @@ def test_arguments_reach_pytest_and_fast_leaves_out_what_is_slow() -> None:
     whole = testing.steps(fast=False, pytest_arguments=["-k", "pool"])
     assert whole[-2].command[-2:] == ["-k", "pool"]
     notebooks = " ".join(whole[-1].command)
-    assert "--nbval --nbval-current-env --nbval-cell-timeout=300 notebooks" in notebooks
+    assert "--nbval --nbval-current-env --nbval-cell-timeout=300 notebooks solutions" in notebooks
     assert "pool" not in notebooks
     fast = testing.steps(fast=True, pytest_arguments=[])
     assert [step.name for step in fast] == [step.name for step in whole[:-1]]

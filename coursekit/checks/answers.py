@@ -1,0 +1,172 @@
+"""An answer as a check sees it: something to call, not something to hold.
+
+A check calls answers through a `Proxy`. Behind it stands a host: `LocalHost` in a learner's notebook, where
+the answer lives in the same process, or the grader's, where it lives in a sandbox at the other end of a
+socket. Both give the check the same: plain data by value, other objects as further proxies, lists and arrays
+given as arguments changed where the answer changed them, and every exception as `AnswerRaised`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import reprlib
+import traceback
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from coursekit.checks.codec import BadMessage, decode, encode
+
+CELL = "<exercise "  # how the file names of answers begin, for the line in which an error arose
+MAX_ITEMS = 100_000
+_short = reprlib.Repr()
+_short.maxlist = _short.maxtuple = _short.maxset = 12
+_short.maxdict, _short.maxstring, _short.maxother = 8, 80, 80
+
+
+class AnswerRaised(Exception):
+    """The answer raised an exception.
+
+    Attributes:
+        name: the exception's class, `OutOfBlocks`.
+        bases: the names of all its classes, `("OutOfBlocks", "RuntimeError", "Exception", …)`.
+        message: its text.
+        call: what the check had called.
+        where: the answer's line, or "".
+    """
+
+    def __init__(self, name: str, bases: tuple[str, ...], message: str, call: str, where: str = "") -> None:
+        super().__init__(f"{call} raised {name}: {message}" if message else f"{call} raised {name}")
+        self.name, self.bases, self.message, self.call, self.where = name, bases, message, call, where
+
+
+class Host(Protocol):
+    """The side on which the answer's objects live."""
+
+    def request(self, number: int, operation: str, arguments: tuple[Any, ...], call: str) -> Any:
+        """Performs an operation on object `number`; returns its value or raises AnswerRaised."""
+
+
+class Proxy:
+    """Stands for one of the answer's functions, classes or objects. Attributes are read when asked for."""
+
+    def __init__(self, host: Host, number: int, label: str) -> None:
+        self.__dict__.update(_host=host, _number=number, _label=label)
+
+    def _ask(self, operation: str, arguments: tuple[Any, ...], call: str) -> Any:
+        value = self._host.request(self._number, operation, arguments, call)
+        if isinstance(value, Proxy) and operation == "get":
+            value.__dict__["_label"] = call
+        return value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the answer's function or class, with proxies and plain data as arguments."""
+        words = [show(arg) for arg in args] + [f"{name}={show(value)}" for name, value in kwargs.items()]
+        return self._ask("call", (args, kwargs), f"{self._label}({', '.join(words)})")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._ask("get", (name,), f"{self._label}.{name}")
+
+    def __len__(self) -> int:
+        size = self._ask("len", (), f"len({self._label})")
+        return size if isinstance(size, int) else 0
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._ask("item", (key,), f"{self._label}[{show(key)}]")
+
+    def __iter__(self) -> Iterator[Any]:
+        items = self._ask("list", (), f"list({self._label})")
+        return iter(items if isinstance(items, list) else [])
+
+    def __repr__(self) -> str:
+        return str(self._label)
+
+
+class LocalHost:
+    """Answers in this process: the learner's own notebook."""
+
+    def __init__(self) -> None:
+        self.objects: list[Any] = []
+
+    def keep(self, thing: Any) -> int:
+        """Stores an object and returns its number."""
+        self.objects.append(thing)
+        return len(self.objects) - 1
+
+    def proxy(self, thing: Any, label: str) -> Any:
+        """The object as a check sees it: plain data as it is, other things behind a proxy."""
+        return decode(encode(thing, self.keep), lambda number, kind: Proxy(self, number, label))
+
+    def request(self, number: int, operation: str, arguments: tuple[Any, ...], call: str) -> Any:
+        """Performs the operation here."""
+        try:
+            value = perform(self.objects[number], operation, self._own(arguments))
+            return decode(encode(value, self.keep), lambda n, kind: Proxy(self, n, kind))
+        except BadMessage as error:
+            raise AnswerRaised("TypeError", ("TypeError",), str(error), call) from None
+        except Exception as error:  # noqa: BLE001  whatever the answer raises is for the check to judge
+            name, bases, message, where = describe(error)
+            raise AnswerRaised(name, bases, message, call, where) from None
+
+    def _own(self, value: Any) -> Any:
+        """Arguments with proxies replaced by their objects; lists and arrays stay the same objects."""
+        if isinstance(value, Proxy):
+            return self.objects[value._number]
+        if isinstance(value, list) and not any(isinstance(item, Proxy) for item in value):
+            return value
+        if type(value) in (list, tuple):
+            return type(value)(self._own(item) for item in value)
+        if type(value) is dict:
+            return {key: self._own(item) for key, item in value.items()}
+        return value
+
+
+def perform(thing: Any, operation: str, arguments: Any) -> Any:
+    """What the four operations mean, on either side."""
+    match operation:
+        case "call":
+            args, kwargs = arguments
+            return thing(*args, **kwargs)
+        case "get":
+            return getattr(thing, arguments[0])
+        case "item":
+            return thing[arguments[0]]
+        case "len":
+            return len(thing)
+        case "list":
+            return list(itertools.islice(thing, MAX_ITEMS))
+    raise BadMessage(f"no operation {operation!r}")
+
+
+def define(source: str, name: str, namespace: dict[str, Any]) -> None:
+    """Runs an answer's cell. Its lines stay known, so that an error can show the one in which it arose."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec"), namespace)
+
+
+def describe(error: BaseException) -> tuple[str, tuple[str, ...], str, str]:
+    """An exception as (name, names of all its classes, message, line of the answer)."""
+    bases = tuple(kind.__name__ for kind in type(error).__mro__[:-1])
+    where = ""
+    if isinstance(error, SyntaxError) and error.lineno:
+        where = f"line {error.lineno}: {(error.text or '').strip()}"
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.filename.startswith((CELL, "<ipython", "<cell"))]
+        if own:
+            where = f"line {own[-1].lineno}: {own[-1].line or ''}".rstrip(": ")
+    try:
+        message = str(error.msg if isinstance(error, SyntaxError) else error)
+    except Exception:  # noqa: BLE001  the answer's own __str__ may do anything
+        message = ""
+    return type(error).__name__, bases, message[:500], where[:200]
+
+
+def show(value: Any) -> str:
+    """A value as a message names it, shortened."""
+    numpy_like = type(value).__name__ in ("ndarray", "Tensor")
+    if numpy_like:
+        return f"array{tuple(value.shape)}"
+    return _short.repr(value)

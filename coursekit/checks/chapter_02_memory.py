@@ -1,0 +1,249 @@
+"""Checks of chapter 2, where memory is held: the block pool (2.2) and the block table (2.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from coursekit.checks.answers import AnswerRaised, Proxy, show
+from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
+
+POOL = Exercise(
+    "2.2",
+    answers=("BlockPool",),
+    misconceptions={
+        "bad-ids": "allocate(n) must return n different ids between 0 and num_blocks - 1.",
+        "live-block": "A block was handed out that somebody still holds.",
+        "refuses": "allocate refuses although enough blocks are free.",
+        "miscounted": "num_free does not say how many blocks can still be handed out.",
+        "leak": "Blocks that were given back are not free again: every sequence that ends would shrink the pool.",
+        "not-refused": "With too few free blocks allocate must raise OutOfBlocks.",
+        "half-done": "An allocation that fails must take nothing, or the blocks taken before it failed are lost.",
+        "double-free": "A double free was accepted: the block would be handed to two sequences at once.",
+        "half-freed": "A refused free must change nothing, also where other ids in the same call could be freed.",
+    },
+)
+
+
+class _Model:
+    """A pool under test, and what is out of it according to the check."""
+
+    def __init__(self, make: Any, num_blocks: int, block_size: int = 16) -> None:
+        self.pool = make(num_blocks, block_size)
+        self.num_blocks = num_blocks
+        self.out: list[int] = []
+        self.story = [f"pool = BlockPool({num_blocks}, {block_size})"]
+
+    @property
+    def num_free(self) -> int:
+        return self.num_blocks - len(self.out)
+
+    def told(self) -> str:
+        """The calls that led here, the last few of them."""
+        return "; ".join(["…"] * (len(self.story) > 5) + self.story[-5:])
+
+    def allocate(self, n: int) -> list[int]:
+        self.story.append(f"pool.allocate({n})")
+        try:
+            ids = as_list(self.pool.allocate(n))
+        except AnswerRaised as raised:
+            if "OutOfBlocks" in raised.bases:
+                raise Wrong(
+                    "refuses", f"{self.told()}: raised OutOfBlocks, {self.num_free} are free."
+                ) from None
+            raise
+        known = all(is_whole(block) and 0 <= block < self.num_blocks for block in ids)
+        if len(ids) != n or not known or len(set(ids)) != n:
+            raise Wrong("bad-ids", f"{self.told()}: expected {n} ids, got {show(ids)}.")
+        if both := sorted(set(ids) & set(self.out)):
+            raise Wrong("live-block", f"{self.told()}: got {show(ids)}, but block {both[0]} is out already.")
+        self.out += ids
+        return ids
+
+    def free(self, ids: list[int]) -> None:
+        self.story.append(f"pool.free({show(ids)})")
+        self.pool.free(list(ids))
+        self.out = [block for block in self.out if block not in ids]
+
+    def counted(self, key: str = "miscounted") -> None:
+        got = num_free(self.pool)
+        if got != self.num_free:
+            raise Wrong(key, difference(f"{self.told()}; pool.num_free", self.num_free, got))
+
+
+def num_free(pool: Any) -> Any:
+    """The number, whether the answer made it a property or a method."""
+    value = pool.num_free
+    return value() if isinstance(value, Proxy) else value
+
+
+@POOL.part("allocate", points=3)
+def _allocate(rng: Random, BlockPool: Any) -> None:
+    for num_blocks in (8, rng.randint(9, 40)):
+        model = _Model(BlockPool, num_blocks)
+        model.counted()
+        for n in (3, 0, 1, 2):
+            model.allocate(n)
+        model.counted()
+        model.allocate(model.num_free)
+        model.counted()
+
+
+@POOL.part("free, and allocate again", points=3)
+def _free(rng: Random, BlockPool: Any) -> None:
+    model = _Model(BlockPool, 8)
+    first = model.allocate(3)
+    model.allocate(2)
+    model.free(first)
+    model.counted("leak")
+    model.allocate(model.num_free)
+    model = _Model(BlockPool, rng.randint(12, 30))
+    for _ in range(60):
+        if rng.random() < 0.5:
+            model.allocate(rng.randint(0, model.num_free))
+        elif model.out:
+            model.free(rng.sample(model.out, rng.randint(1, len(model.out))))
+        model.counted("leak")
+    model.allocate(model.num_free)
+
+
+@POOL.part("what must be refused changes nothing", points=2)
+def _refuse(rng: Random, BlockPool: Any) -> None:
+    model = _Model(BlockPool, 8)
+    ids = model.allocate(rng.choice([5, 6]))
+    n = model.num_free + 1
+    call = f"{model.told()}; pool.allocate({n})"
+    _must_raise(partial(model.pool.allocate, n), "OutOfBlocks", "not-refused", call)
+    model.story.append(f"pool.allocate({n}), refused")
+    model.counted("half-done")
+    model.allocate(model.num_free)
+    model.free(ids[:2])
+    for twice in ([ids[0]], [ids[2], ids[2]], [ids[3], ids[1]]):
+        call = f"{model.told()}; pool.free({twice})"
+        _must_raise(partial(model.pool.free, list(twice)), "ValueError", "double-free", call)
+        model.story.append(f"pool.free({twice}), refused")
+        model.counted("half-freed")
+
+
+def _must_raise(call: Callable[[], Any], name: str, key: str, text: str) -> None:
+    try:
+        got = call()
+    except AnswerRaised as raised:
+        if name in raised.bases:
+            return
+        raise Wrong(key, f"{text}: expected {name}, got {raised.name}: {raised.message}") from None
+    raise Wrong(key, f"{text}: expected {name}, got {show(got)}.")
+
+
+TABLE = Exercise(
+    "2.3",
+    answers=("BlockTable", "BlockPool"),
+    needs=("2.1", "2.2"),
+    misconceptions={
+        "early": "A new block is taken one token early: a full last block is no reason to take the next one, since "
+        "the sequence may end here.",
+        "late": "The new block comes too late: the token after a full block has no slot of its own.",
+        "block-per-token": "Every append takes a block, whether the last one has room or not.",
+        "wrong-count": "The table does not have as many blocks as its tokens need.",
+        "num-tokens": "num_tokens must count every token that has been appended.",
+        "not-from-pool": "The table's blocks must come from the pool, which must know that they are out.",
+        "wrong-slots": "The blocks are right, the slots are not: token i lies in blocks[i // B] * B + i % B.",
+        "not-refused": "When the pool has too few blocks, its OutOfBlocks must come out of append.",
+        "half-done": "An append that fails must leave table and pool as they were.",
+    },
+)
+
+
+class _Table:
+    """A table under test, and how many tokens the check has appended to it."""
+
+    def __init__(self, BlockTable: Any, pool: Any, block_size: int, others: int = 0) -> None:
+        self.table, self.pool, self.block_size = BlockTable(pool), pool, block_size
+        self.num_tokens = 0
+        self.appended: list[int] = []
+
+    def told(self) -> str:
+        steps = ", ".join(map(str, self.appended[-6:]))
+        return f"block size {self.block_size}, after appending {'…, ' * (len(self.appended) > 6)}{steps}"
+
+    def append(self, n: int) -> list[int]:
+        before = self.num_tokens
+        self.num_tokens += n
+        self.appended.append(n)
+        try:
+            slots = as_list(self.table.append(n))
+        except AnswerRaised as raised:
+            if "IndexError" in raised.bases:
+                self.right_count()
+            raise
+        self.right_count()
+        blocks, size = as_list(self.table.blocks), self.block_size
+        expected = [blocks[i // size] * size + i % size for i in range(before, self.num_tokens)]
+        if slots != expected:
+            raise Wrong(
+                "wrong-slots", difference(f"{self.told()}, blocks {show(blocks)}: slots", expected, slots)
+            )
+        return slots
+
+    def right_count(self) -> None:
+        tokens, size = self.num_tokens, self.block_size
+        needed, got = -(-tokens // size), len(as_list(self.table.blocks))
+        if got != needed:
+            key = "late" if got < needed else "wrong-count"
+            if got == len(self.appended):
+                key = "block-per-token"
+            elif got == tokens // size + 1:
+                key = "early"
+            raise Wrong(key, difference(f"{self.told()}: blocks in the table", needed, got))
+        if self.table.num_tokens != tokens:
+            raise Wrong("num-tokens", difference(f"{self.told()}: num_tokens", tokens, self.table.num_tokens))
+
+
+def _held(tables: list[_Table], num_blocks: int) -> None:
+    """Every block of the tables is out of the pool, and no other."""
+    blocks = [block for one in tables for block in as_list(one.table.blocks)]
+    told = " and ".join(one.told() for one in tables)
+    if len(set(blocks)) != len(blocks):
+        raise Wrong("not-from-pool", f"{told}: a block stands twice in {show(blocks)}.")
+    free = num_free(tables[0].pool)
+    if free != num_blocks - len(blocks):
+        raise Wrong("not-from-pool", difference(f"{told}: free blocks", num_blocks - len(blocks), free))
+
+
+@TABLE.part("one token after the other", points=3)
+def _append_one(rng: Random, BlockTable: Any, BlockPool: Any) -> None:
+    for block_size in (4, rng.randint(3, 9)):
+        one = _Table(BlockTable, BlockPool(8, block_size), block_size)
+        for _ in range(3 * block_size + 1):
+            one.append(1)
+        _held([one], 8)
+
+
+@TABLE.part("many at once, in two tables", points=3)
+def _append_many(rng: Random, BlockTable: Any, BlockPool: Any) -> None:
+    for block_size in (4, rng.randint(3, 16)):
+        pool = BlockPool(40, block_size)
+        tables = [_Table(BlockTable, pool, block_size) for _ in range(2)]
+        for n in (2 * block_size, 1, block_size - 1, 0, *(rng.randint(1, block_size + 2) for _ in range(6))):
+            for one in tables:
+                one.append(n)
+                _held(tables, 40)
+
+
+@TABLE.part("when the pool is dry", points=2)
+def _append_dry(rng: Random, BlockTable: Any, BlockPool: Any) -> None:
+    size = rng.randint(3, 8)
+    one = _Table(BlockTable, BlockPool(4, size), size)
+    one.append(2 * size - 1)
+    before = (as_list(one.table.blocks), one.table.num_tokens, num_free(one.pool))
+    n = 2 * size + 2
+    call = f"{one.told()}; append({n}) in a pool of 4"
+    _must_raise(partial(one.table.append, n), "OutOfBlocks", "not-refused", call)
+    after = (as_list(one.table.blocks), one.table.num_tokens, num_free(one.pool))
+    if after != before:
+        call = f"{one.told()}; append({n}) refused: (blocks, num_tokens, num_free)"
+        raise Wrong("half-done", difference(call, before, after))
+    one.append(2 * size + 1)
+    _held([one], 4)

@@ -1,0 +1,207 @@
+"""What an exercise's check is: parts with points, and a list of misconceptions that it can name.
+
+    SLOT = Exercise("2.1", answers=("slot",), misconceptions={"swapped": "The quotient and the rest …"})
+
+    @SLOT.part("slots of a shuffled table", points=4)
+    def _slots(rng, slot):
+        if slot([7, 1], 5, 4) != 5:
+            raise Wrong("swapped", difference("slot([7, 1], 5, 4)", 5, got))
+
+A part gets a fresh `random.Random` and the answers, as proxies. It returns if all is right and raises `Wrong`
+with a misconception's key and the first place of difference otherwise. Each part earns its points alone.
+What must hold: a right answer in any style passes with any seed; a message says what was called, what was
+expected and what came; every misconception is declared, and the bank in `curriculum/mistakes/` reaches it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from coursekit.checks.answers import AnswerRaised, show
+
+PartFunction = Callable[..., None]
+REGISTRY: dict[str, Exercise] = {}
+
+PASSED, WRONG, CRASHED, UNSOLVED = "passed", "wrong", "crashed", "unsolved"
+
+
+class HostLost(Exception):
+    """The answer's side is gone, and every further call with it. `kind` is a status: "timeout" or "died"."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind, self.reason = kind, reason
+
+
+class Wrong(Exception):
+    """A part's verdict: the misconception's key, and the first place where the answer differs."""
+
+    def __init__(self, misconception: str, detail: str) -> None:
+        super().__init__(misconception, detail)
+        self.misconception, self.detail = misconception, detail
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing checked, and what it is worth."""
+
+    name: str
+    points: int
+    function: PartFunction
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """How one part ended. `misconception` is a declared key, or None where none could be named."""
+
+    name: str
+    points: int
+    earned: int
+    status: str
+    misconception: str | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How an exercise ended: one result for each part."""
+
+    exercise: str
+    parts: tuple[PartResult, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every part passed."""
+        return all(part.status == PASSED for part in self.parts)
+
+    @property
+    def earned(self) -> int:
+        """The points earned, over all parts."""
+        return sum(part.earned for part in self.parts)
+
+    @property
+    def points(self) -> int:
+        """The points there are."""
+        return sum(part.points for part in self.parts)
+
+    @property
+    def first_failure(self) -> PartResult | None:
+        """The first part that did not pass."""
+        return next((part for part in self.parts if part.status != PASSED), None)
+
+
+@dataclass
+class Exercise:
+    """One exercise's check. `answers` are the names, in the notebook, of what the parts are given.
+
+    `needs` names earlier exercises whose answers this one uses; `without` names packages that an answer must not
+    import, because they hold the solution (the sandbox refuses them). `slowness` multiplies the grader's time limit and
+    `memory_mb` raises its memory limit, for an exercise that needs more than the others.
+    """
+
+    id: str
+    answers: tuple[str, ...]
+    misconceptions: dict[str, str]
+    needs: tuple[str, ...] = ()
+    without: tuple[str, ...] = ("paged_ref",)
+    slowness: float = 1
+    memory_mb: int = 0
+    parts: list[Part] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        REGISTRY[self.id] = self
+
+    @property
+    def points(self) -> int:
+        """The points of all parts."""
+        return sum(part.points for part in self.parts)
+
+    def part(self, name: str, points: int) -> Callable[[PartFunction], PartFunction]:
+        """Adds a part: a function of a random generator and the answers."""
+
+        def add(function: PartFunction) -> PartFunction:
+            self.parts.append(Part(name, points, function))
+            return function
+
+        return add
+
+    def run(self, answers: Iterable[Any], seed: int) -> Verdict:
+        """Runs every part, each with its own generator made of the seed."""
+        given, results = list(answers), []
+        lost: HostLost | None = None
+        for number, part in enumerate(self.parts):
+            try:
+                if lost is None:
+                    results.append(self._run(part, given, seed + number))
+                    continue
+            except HostLost as error:
+                lost = error
+            message = f"{part.name}: {lost.reason}."
+            results.append(PartResult(part.name, part.points, 0, lost.kind, None, message))
+        return Verdict(self.id, tuple(results))
+
+    def fail_all(self, status: str, message: str) -> Verdict:
+        """The verdict where no part could be run."""
+        return Verdict(
+            self.id, tuple(PartResult(p.name, p.points, 0, status, None, message) for p in self.parts)
+        )
+
+    def _run(self, part: Part, answers: list[Any], seed: int) -> PartResult:
+        def ended(status: str, key: str | None = None, message: str = "") -> PartResult:
+            return PartResult(part.name, part.points, 0, status, key, message)
+
+        try:
+            part.function(random.Random(seed), *answers)
+        except Wrong as wrong:
+            return ended(
+                WRONG, wrong.misconception, f"{self.misconceptions[wrong.misconception]} {wrong.detail}"
+            )
+        except AnswerRaised as raised:
+            if "NotImplementedError" in raised.bases:
+                return ended(UNSOLVED, None, f"{raised.call} is not written yet.")
+            where = f" ({raised.where})" if raised.where else ""
+            return ended(CRASHED, None, f"{raised}{where}.")
+        except HostLost:
+            raise
+        except Exception as error:  # noqa: BLE001  an answer may return anything, and the check must survive it
+            reason = f"{type(error).__name__}: {error}"
+            return ended(CRASHED, None, f"The check can make nothing of what the answer returned ({reason}).")
+        return PartResult(part.name, part.points, part.points, PASSED)
+
+
+def exercise(id: str) -> Exercise:
+    """The exercise of this id; its module is imported when first asked for."""
+    chapter = id.partition(".")[0]
+    if id not in REGISTRY and chapter.isdigit():
+        name = f"coursekit.checks.chapter_{int(chapter):02}"
+        if importlib.util.find_spec(name):
+            importlib.import_module(name)
+    if id not in REGISTRY:
+        raise KeyError(f"there is no check for exercise {id!r}")
+    return REGISTRY[id]
+
+
+def difference(call: str, expected: Any, got: Any) -> str:
+    """The sentence that shows one difference."""
+    return f"{call}: expected {show(expected)}, got {show(got)}."
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list of what an answer may give as a list, tuple, range, array or other iterable; [value] for the rest."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__"):
+        return [value]
+    return list(value)
+
+
+def is_whole(value: Any) -> bool:
+    """A whole number: an int, or a float without a fraction. True and False are none."""
+    return not isinstance(value, bool) and (
+        isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    )

@@ -1,0 +1,197 @@
+"""`course.py grade submissions/*/ --out report/`: every submission graded, whatever is in it."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+from coursekit import ROOT
+from coursekit.checks.framework import exercise
+from coursekit.grade.judge import MISSING, ExerciseResult, Judge, StudentResult
+from coursekit.grade.report import write_report
+from coursekit.grade.submission import Book, chapter_of, load_book, read_submission
+from coursekit.source import BuildError
+
+_judge: Judge
+
+
+@dataclass(frozen=True)
+class Job:
+    """One submission to grade."""
+
+    student: str
+    path: Path
+
+
+def find_jobs(places: list[Path], chapter: str | None) -> list[Job]:
+    """A job for each folder or notebook. A folder is a student, and its notebook of the chapter the submission."""
+    jobs = []
+    for place in places:
+        if place.is_dir():
+            jobs.append(Job(place.resolve().name, _notebook_in(place, chapter)))
+        else:
+            folder = place.resolve().parent.name
+            jobs.append(Job(folder if _is_chapter_name(place) else place.stem, place))
+    seen: Counter[str] = Counter()
+    unique = []
+    for job in jobs:
+        seen[job.student] += 1
+        suffix = f" ({seen[job.student]})" if seen[job.student] > 1 else ""
+        unique.append(Job(job.student + suffix, job.path))
+    return unique
+
+
+def grade_all(
+    jobs: list[Job], book: Book, seed: int, *, workers: int, seconds: float, memory_mb: int
+) -> Iterator[StudentResult]:
+    """Results as they are ready, over `workers` processes. A process that is lost costs at most its own submission."""
+    settings = (book, seed, seconds, memory_mb)
+    suspects: list[Job] = []
+    if workers == 1:
+        _start(*settings)
+        try:
+            for job in jobs:
+                yield _grade(job)
+        finally:
+            _judge.close()
+        return
+    with _pool(workers, settings) as pool:
+        futures = {pool.submit(_grade, job): job for job in jobs}
+        for job, result in _as_ready(futures):
+            if result is None:
+                suspects.append(job)
+            else:
+                yield result
+    for job in suspects:
+        with _pool(1, settings) as pool:
+            for _, result in _as_ready({pool.submit(_grade, job): job}):
+                yield result or failed(job, book, "the grader's own process was lost while grading this")
+
+
+def failed(job: Job, book: Book, problem: str) -> StudentResult:
+    """A row for a submission that could not be graded."""
+    results = {id: ExerciseResult(exercise(id).fail_all(MISSING, problem)) for id in book.ids}
+    return StudentResult(job.student, job.path.name, results, problem)
+
+
+def main(arguments: list[str]) -> int:
+    """Grades, writes the report; 0 if every submission was graded, 1 if some could not be, 2 for a wrong request."""
+    parser = argparse.ArgumentParser(prog="course.py grade", description="Grade submitted notebooks.")
+    parser.add_argument("places", nargs="+", type=Path, help="folders, one a student, or notebooks")
+    parser.add_argument("--out", type=Path, default=Path("report"), help="folder for the report (report)")
+    parser.add_argument("--chapter", help="the chapter; without it, the one that most submissions hold")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (all cores)")
+    parser.add_argument("--seconds", type=float, default=10, help="time limit for each exercise (10)")
+    parser.add_argument("--memory", type=int, default=1024, metavar="MB", help="memory limit (1024)")
+    parser.add_argument("--seed", type=int, help="repeat a run: the seed that its grades.json names")
+    options = parser.parse_args(arguments)
+    if os.name != "posix":
+        print("grade needs Linux or macOS: it isolates answers with their process limits.", file=sys.stderr)
+        return 2
+    try:
+        book = load_book(ROOT, options.chapter or _commonest_chapter(options.places))
+    except BuildError as error:
+        print(f"grade: {error}", file=sys.stderr)
+        return 2
+    jobs = find_jobs(options.places, book.chapter)
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    limits = {"seconds": options.seconds, "memory_mb": options.memory}
+    results: list[StudentResult] = []
+    started = time.monotonic()
+    interrupted = False
+    try:
+        for result in grade_all(jobs, book, seed, workers=max(1, min(options.jobs, len(jobs))), **limits):
+            results.append(result)
+            _progress(len(results), len(jobs), started, result)
+    except KeyboardInterrupt:
+        interrupted = True
+        print(f"\nInterrupted: the report holds the {len(results)} of {len(jobs)} that were graded.")
+    order = {job.student: number for number, job in enumerate(jobs)}
+    results.sort(key=lambda result: order[result.student])
+    write_report(options.out, book, results, {"seed": seed, "limits": limits, "complete": not interrupted})
+    _summary(results, options.out, time.monotonic() - started)
+    return 130 if interrupted else int(any(result.problem for result in results))
+
+
+def _summary(results: list[StudentResult], out: Path, seconds: float) -> None:
+    bad = [result for result in results if result.problem]
+    for result in bad:
+        print(f"  {result.student}: {result.problem}")
+    print(f"{len(results)} submissions graded in {seconds:.1f} s, {len(bad)} of them with a problem.")
+    print(f"Report: {out / 'grades.csv'}, {out / 'grades.json'}, {out / 'index.html'}")
+    layers = {layer for result in results for layer in result.layers}
+    if layers and "landlock" not in layers:
+        print("This system has no Landlock: solutions on its disk are guarded by Python's audit hook only.")
+
+
+def _progress(done: int, count: int, started: float, result: StudentResult) -> None:
+    left = (time.monotonic() - started) / done * (count - done)
+    line = (
+        f"{done} of {count} graded, about {left:.0f} s left: {result.student} {result.earned}/{result.points}"
+    )
+    if sys.stdout.isatty():
+        print(f"\r\x1b[K{line}", end="\n" if done == count else "", flush=True)
+    elif done == count or done % max(1, count // 20) == 0:
+        print(line, flush=True)
+
+
+def _pool(workers: int, settings: tuple[Book, int, float, int]) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=settings)
+
+
+def _start(book: Book, seed: int, seconds: float, memory_mb: int) -> None:
+    global _judge
+    _judge = Judge(book, seed, seconds=seconds, memory_mb=memory_mb)
+
+
+def _grade(job: Job) -> StudentResult:
+    try:
+        return _judge.grade(read_submission(job.path, job.student, _judge.book))
+    except Exception as error:  # noqa: BLE001  one submission must not end the others
+        return failed(job, _judge.book, f"the grader failed on this: {type(error).__name__}: {error}")
+
+
+def _as_ready(futures: dict[Future[StudentResult], Job]) -> Iterator[tuple[Job, StudentResult | None]]:
+    waiting = set(futures)
+    while waiting:
+        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+        for future in done:
+            try:
+                yield futures[future], future.result()
+            except BrokenProcessPool:
+                yield futures[future], None
+
+
+def _notebook_in(folder: Path, chapter: str | None) -> Path:
+    found = sorted(path for path in folder.glob("**/*.ipynb") if ".ipynb_checkpoints" not in path.parts)
+    named = [path for path in found if chapter and path.name.startswith(f"{chapter.zfill(2)}_")]
+    holding = named or [path for path in found if chapter and chapter_of(path) == chapter.zfill(2)]
+    chosen = holding or found
+    return max(chosen, key=lambda path: path.stat().st_mtime) if chosen else folder / "no-notebook.ipynb"
+
+
+def _is_chapter_name(path: Path) -> bool:
+    return path.stem[:2].isdigit() and path.stem[2:3] == "_"
+
+
+def _commonest_chapter(places: list[Path]) -> str:
+    files = [
+        path
+        for place in places[:50]
+        for path in (sorted(place.glob("*.ipynb")) if place.is_dir() else [place])
+    ]
+    found = [chapter for path in files if (chapter := chapter_of(path))]
+    if not found:
+        raise BuildError("no submission holds an exercise of this course, so name the chapter: --chapter 2")
+    return max(sorted(set(found)), key=found.count)

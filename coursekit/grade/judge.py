@@ -1,0 +1,159 @@
+"""One submission → points. Every exercise is judged in a sandbox of its own, so none can harm another.
+
+For an exercise the sandbox gets, in the pristine notebook's order: the setup cells, the answers to the exercises before
+it, the cells that the student added around it, and the student's answer. Of the earlier answers those that passed
+are the student's; in place of the others stands the reference's, and the result says so (`blocked_by`). An answer that
+fails beside the student's own earlier answers is tried once more beside the reference's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from coursekit.checks.answers import CELL, AnswerRaised
+from coursekit.checks.framework import CRASHED, UNSOLVED, Exercise, HostLost, Verdict, exercise
+from coursekit.grade.sandbox import Rules, Sandbox, Zygote
+from coursekit.grade.submission import Book, Submission
+
+MISSING = "missing"
+Step = tuple[
+    str, str, str
+]  # kind (setup, earlier, added or answer), the cell's name in error messages, its source
+
+
+@dataclass
+class ExerciseResult:
+    """How one exercise went. `blocked_by` names failed exercises in whose place the reference stood."""
+
+    verdict: Verdict
+    notes: list[str] = field(default_factory=list)
+    blocked_by: list[str] = field(default_factory=list)
+
+    @property
+    def status(self) -> str:
+        """The first failed part's status, or `passed`."""
+        failure = self.verdict.first_failure
+        return failure.status if failure else "passed"
+
+
+@dataclass
+class StudentResult:
+    """How one submission went."""
+
+    student: str
+    file: str
+    exercises: dict[str, ExerciseResult]
+    problem: str | None = None
+    layers: list[str] = field(default_factory=list)
+
+    @property
+    def earned(self) -> int:
+        """All points earned."""
+        return sum(result.verdict.earned for result in self.exercises.values())
+
+    @property
+    def points(self) -> int:
+        """All points there are."""
+        return sum(result.verdict.points for result in self.exercises.values())
+
+
+class Judge:
+    """Grades submissions of one chapter, one after the other."""
+
+    def __init__(self, book: Book, seed: int, *, seconds: float = 10, memory_mb: int = 1024) -> None:
+        self.book, self.seed, self.seconds, self.memory_mb = book, seed, seconds, memory_mb
+        self.zygote = Zygote()
+        self.layers: list[str] = []
+
+    def close(self) -> None:
+        """Ends the process that forks sandboxes."""
+        self.zygote.close()
+
+    def grade(self, submission: Submission) -> StudentResult:
+        """All exercises of a submission."""
+        results: dict[str, ExerciseResult] = {}
+        for id in self.book.ids:
+            if submission.problem:
+                results[id] = ExerciseResult(exercise(id).fail_all(MISSING, submission.problem))
+            else:
+                passed = {other for other, result in results.items() if result.verdict.passed}
+                results[id] = self._exercise(submission, exercise(id), passed)
+        return StudentResult(submission.student, submission.file, results, submission.problem, self.layers)
+
+    def _exercise(self, submission: Submission, task: Exercise, passed: set[str]) -> ExerciseResult:
+        notes = list(submission.notes.get(task.id, []))
+        blocked = [need for need in task.needs if need not in passed]
+        verdict = self._judge(submission, task, passed, notes)
+        if not verdict.passed and passed & set(task.needs):
+            again = self._judge(submission, task, set(), [])
+            if again.earned > verdict.earned:
+                verdict = again
+                notes.append(f"Graded beside the reference's answers to {', '.join(task.needs)}.")
+        if blocked:
+            notes.append(f"Ran on the reference's version of {', '.join(blocked)}, which is not solved yet.")
+        return ExerciseResult(verdict, notes, blocked)
+
+    def _judge(self, submission: Submission, task: Exercise, passed: set[str], notes: list[str]) -> Verdict:
+        """The verdict; once more without the added cells if with them the process did not get to the answer."""
+        steps = list(self._steps(submission, task.id, passed))
+        lost = self._try(task, steps)
+        if isinstance(lost, Verdict):
+            return lost
+        verdict: Verdict | HostLost = lost
+        added = {source for kind, _, source in steps if kind == "added"}
+        if added:
+            verdict = self._try(task, [step for step in steps if step[0] != "added"])
+        if isinstance(verdict, Verdict):
+            submission.harmful |= added  # not tried again in the exercises that follow
+            notes.append(f"Graded without the cells added to the notebook: {lost.reason}.")
+            return verdict
+        return task.fail_all(lost.kind, f"Exercise {task.id}: {lost.reason}.")
+
+    def _try(self, task: Exercise, steps: list[Step]) -> Verdict | HostLost:
+        try:
+            return self._run(task, steps)
+        except HostLost as lost:
+            return lost
+
+    def _steps(self, submission: Submission, id: str, passed: set[str]) -> Iterator[Step]:
+        def added(sources: list[str]) -> Iterator[Step]:
+            kept = (source for source in sources if source not in submission.harmful)
+            return (("added", "<cell added by the student>", source) for source in kept)
+
+        for number, cell in enumerate(self.book.cells, 1):
+            if cell.kind == "code":
+                yield "setup", f"<cell {number}>", cell.solved
+            elif cell.kind == "answer" and cell.exercise:
+                yield from added(submission.before.get(cell.exercise, []))
+                own = submission.answers.get(cell.exercise, cell.stub)
+                if cell.exercise == id:
+                    yield "answer", f"{CELL}{id}>", own
+                    yield from added(submission.after.get(id, []))
+                    return
+                yield "earlier", f"{CELL}{cell.exercise}>", own if cell.exercise in passed else cell.solved
+
+    def _run(self, task: Exercise, steps: list[Step]) -> Verdict:
+        rules = Rules(self.seconds * task.slowness, max(self.memory_mb, task.memory_mb), task.without)
+        with self.zygote.start(rules) as sandbox:
+            self.layers = sandbox.layers
+            raised = _load(sandbox, steps)
+            answers = sandbox.answers(task.answers)
+            lacking = [name for name in task.answers if name not in answers]
+            if raised is not None and lacking:
+                if "NotImplementedError" in raised.bases:
+                    return task.fail_all(UNSOLVED, "Not written yet.")
+                where = f" ({raised.where})" if raised.where else ""
+                return task.fail_all(CRASHED, f"The cell raised {raised.name}: {raised.message}{where}.")
+            if lacking:
+                return task.fail_all(CRASHED, f"The cell defines no `{lacking[0]}`.")
+            return task.run([answers[name] for name in task.answers], self.seed)
+
+
+def _load(sandbox: Sandbox, steps: list[Step]) -> AnswerRaised | None:
+    """Runs the cells. Only what the answer's own cell raised is of interest."""
+    of_answer = None
+    for kind, name, source in steps:
+        raised = sandbox.run(source, name)
+        of_answer = raised if kind == "answer" else of_answer
+    return of_answer
