@@ -15,7 +15,10 @@ COMMANDS = {
     "bench": ("bench", "measure: attention or pool"),
 }
 BENCHMARKS = {
-    "attention": ("attention.bench", "correctness, then time and share of the memory bandwidth, of each backend"),
+    "attention": (
+        "attention.bench",
+        "correctness, then time and share of the memory bandwidth, of each backend",
+    ),
     "pool": ("bench_pool", "operations per second of the block pool, against its size"),
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from paged_ref.__main__ import main
 from paged_ref.attention import bench
 from paged_ref.attention.bench import Shape
 
@@ -21,7 +22,7 @@ def test_the_command_writes_a_table_and_json(
     grid = bench.cases()
     monkeypatch.setattr(bench, "cases", lambda: [c for c in grid if c.context == "37"])
     output = tmp_path / "result.json"
-    assert bench.main(["--quick", "--cpu", "--output", str(output)]) == 0
+    assert main(["bench", "attention", "--quick", "--cpu", "--output", str(output)]) == 0
     table = capsys.readouterr().out
     assert "tiny 3 x 50 bfloat16" in table
     result = json.loads(output.read_text())
