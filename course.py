@@ -177,6 +177,10 @@ def check_machine(torch_index: str) -> None:
 @contextmanager
 def only_one() -> Iterator[IO[str]]:
     """Hold the folder's lock; wait for it while another course.py has it."""
+    if VENV.exists() and not LOCK.exists() and any(VENV.iterdir()):
+        raise SetupError(
+            f"{VENV} is there and not made by course.py: rename it, or move the course elsewhere."
+        )
     VENV.mkdir(exist_ok=True)
     with LOCK.open("a") as lock:
         if not lock_now(lock):
@@ -315,6 +319,7 @@ def main(arguments: list[str]) -> int:
     if fresh:
         with only_one() as lock:
             set_up(torch_index, lock)
+        subprocess.call([str(PYTHON), "-m", "paged_ref.attention.warm_up"])
         show("3/3  Fetching the model, once, into this user's cache")
     if (fresh or word in NEEDS_MODEL) and subprocess.call([str(PYTHON), "-m", "paged_ref.weights"]) != 0:
         show("The model is missing: chapters 0 and 7 need it; the next start tries to fetch it again.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import os
 import sys
 
 WORDS = {
@@ -45,6 +46,9 @@ def check_word(word: str) -> str | None:
 
 def main(arguments: list[str]) -> int:
     """Hand the arguments to the first word's module."""
+    # Threads that wait for each other sleep instead of spinning. On a machine that others use too, spinning made a
+    # decode step thirty times as slow. Notebook kernels and tests inherit this.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     word = arguments[0] if arguments else "help"
     if word in ("help", "-h", "--help"):
         print("usage: python3 course.py WORD [ARGUMENTS]      (WORD --help explains one)\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import html
 import io
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -72,6 +73,24 @@ def figure(
     use_style()
     fig = Figure(figsize=(width, height))
     return fig, fig.subplots(rows, columns, **subplots)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure and its words, made together by one function, so that neither is shown without the other.
+
+    Attributes:
+        alt: what is drawn, with the figures that matter, for someone who does not see it.
+        summary: one line for everyone: what one should see in it.
+    """
+
+    fig: Figure
+    alt: str
+    summary: str
+
+    def show(self) -> None:
+        """Show it as it stands. `coursekit.explore` adds controls."""
+        display_figure(self.fig, alt=self.alt, summary=self.summary)
 
 
 def display_figure(fig: Figure, *, alt: str, summary: str) -> None:

@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .attention import paged_attention
+    from .attention.csr import from_csr, to_csr
     from .block_pool import BlockPool, OutOfBlocks
     from .block_table import BlockTable
     from .engine import LLM, RequestOutput
@@ -27,6 +28,8 @@ _HOME = {
     "KVCache": "kv_cache",
     "write_kv": "kv_cache",
     "paged_attention": "attention",
+    "to_csr": "attention.csr",
+    "from_csr": "attention.csr",
     "LLM": "engine",
     "RequestOutput": "engine",
     "SamplingParams": "sampling",

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .attention.validate import Batch
-from .scheduler import Chunk, Step
+from .step import Chunk, Step
 
 
 @dataclass(frozen=True)

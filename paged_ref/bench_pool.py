@@ -23,7 +23,7 @@ class Row:
     revive: float
 
 
-def measure(num_blocks: int, operations: int = 200, rounds: int = 40) -> Row:
+def measure(num_blocks: int, operations: int = 200, rounds: int = 200) -> Row:
     """Measure a pool that is half used, whose free blocks are scattered in memory and partly cached.
 
     `allocate` and `free` are calls for one block; `share` adds a holder; `revive` takes a cached block out of
@@ -47,23 +47,23 @@ def measure(num_blocks: int, operations: int = 200, rounds: int = 40) -> Row:
 
     few = min(operations, num_blocks // 2 - operations)
     for _ in range(rounds):
-        started = time.perf_counter()
+        started = time.process_time()
         taken = [pool.allocate(1)[0] for _ in range(few)]
-        timed("allocate", (time.perf_counter() - started) * operations / few)
-        started = time.perf_counter()
+        timed("allocate", (time.process_time() - started) * operations / few)
+        started = time.process_time()
         for block in taken:
             pool.share((block,))
-        timed("share", (time.perf_counter() - started) * operations / few)
+        timed("share", (time.process_time() - started) * operations / few)
         pool.free(taken)
-        started = time.perf_counter()
+        started = time.process_time()
         for block in taken:
             pool.free((block,))
-        timed("free", (time.perf_counter() - started) * operations / few)
+        timed("free", (time.process_time() - started) * operations / few)
         rng.shuffle(cached)
-        started = time.perf_counter()
+        started = time.process_time()
         for block in cached:
             pool.share((block,))
-        timed("revive", time.perf_counter() - started)
+        timed("revive", time.process_time() - started)
         pool.free(cached)
     return Row(num_blocks, build_seconds, **best)
 

@@ -69,9 +69,8 @@ class BlockTable:
                 self.blocks[-1] = own
                 self.pending_copies.append((shared, own))
             else:
-                self.pool.forget(
-                    self.blocks[-1]
-                )  # cached if this is a fork of part of it, and the rest is gone
+                # It may be cached: as a fork of a full block's beginning, whose other holders are gone.
+                self.pool.forget(self.blocks[-1])
         self.blocks += new
         self.num_tokens += num_tokens
 
@@ -147,9 +146,8 @@ class BlockTable:
         size = self.pool.block_size
         slots: list[int] = []
         while start < stop:
-            end = min(
-                stop, start - start % size + size
-            )  # the rest of one block, whose slots lie side by side
+            # The rest of one block, whose slots lie side by side.
+            end = min(stop, start - start % size + size)
             first = self.blocks[start // size] * size + start % size
             slots += range(first, first + end - start)
             start = end

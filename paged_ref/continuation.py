@@ -16,7 +16,8 @@ from collections.abc import Sequence as ListOf
 from .block_table import BlockTable
 from .request import Request, Sequence
 from .sampling import Draw, Wish
-from .scheduler import Chunk, Scheduler
+from .scheduler import Scheduler
+from .step import Chunk
 from .text import Detokenizer
 
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from .scheduler import Step
 from .sizing import BYTES_PER_NUMBER, MODELS, ModelShape
+from .step import Step
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ from .progress import Progress
 from .prompts import Prompt, as_prompts, to_token_ids
 from .request import Request, Sequence
 from .sampling import BadLogits, SamplingParams, choose, require_int
-from .scheduler import Chunk, Scheduler, Step
+from .scheduler import Scheduler
+from .step import Chunk, Step
 from .text import Detokenizer
 
 log = logging.getLogger("paged_ref")

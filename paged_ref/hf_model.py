@@ -113,9 +113,7 @@ class PagedModel:
         try:
             self.shape = ModelShape.from_config(model.config, dtype=str(model.dtype).removeprefix("torch."))
         except ValueError as error:
-            raise UnsupportedModel(
-                f"{type(model).__name__} keeps no KV cache to page: {error}"
-            ) from error
+            raise UnsupportedModel(f"{type(model).__name__} keeps no KV cache to page: {error}") from error
         self.vocab_size: int = model.config.vocab_size
         self.max_positions: int = getattr(model.config, "max_position_embeddings", 2**31 - 1)
         self.eos_token_ids = _as_set(

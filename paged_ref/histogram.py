@@ -13,9 +13,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 PER_DECADE = 20
-NUM_BUCKETS = (
-    9 * PER_DECADE
-)  # 1 microsecond to 1,000 seconds; what lies outside is counted in the last bucket on its side
+# 1 microsecond to 1,000 seconds; what lies outside is counted in the last bucket on its side.
+NUM_BUCKETS = 9 * PER_DECADE
 _BOUNDS = [10 ** (i / PER_DECADE - 6) for i in range(NUM_BUCKETS + 1)]
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from .block_pool import BlockPool, blocks_for
+from .block_pool import BlockPool, OutOfBlocks, blocks_for
 from .block_table import BlockTable, move_tables
 from .prefix_cache import Entry
 from .request import Request, Sequence, Status
@@ -64,23 +64,19 @@ class BlockManager:
         Returns how many tokens the prefix cache spared.
 
         Raises:
-            OutOfBlocks: there are fewer free blocks than `blocks_to_admit` says.
+            OutOfBlocks: there are too few free blocks; the request holds none then.
         """
         hits = self._match(request)
-        leader, *others = request.sequences
-        leader.table.adopt([entry.block for entry in hits])
-        leader.num_computed_tokens = leader.table.num_tokens
-        leader.published = hits[-1] if hits else None
-        leader.num_published_blocks = len(hits)
-        leader.table.grow(len(leader.token_ids) - leader.table.num_tokens)
-        for sequence in others:
-            shared = self._shared_blocks(request) * self.pool.block_size
-            sequence.table = leader.table.fork(shared)
-            sequence.num_computed_tokens = shared
-            sequence.table.grow(len(sequence.token_ids) - shared)
+        try:
+            self._place(request, hits)
+        except OutOfBlocks:
+            self.drop(request)
+            raise
         if self.pool.prefix_cache is not None:
-            self.pool.prefix_cache.count((len(leader.token_ids) - 1) // self.pool.block_size, len(hits))
-        return leader.num_computed_tokens
+            self.pool.prefix_cache.count(
+                (len(request.sequences[0].token_ids) - 1) // self.pool.block_size, len(hits)
+            )
+        return request.sequences[0].num_computed_tokens
 
     def publish(self, request: Request, sequence: Sequence) -> None:
         """Let other requests find the sequence's full blocks. Call it when their keys and values are written."""
@@ -130,6 +126,19 @@ class BlockManager:
                     )
         for table in tables:
             table.check()
+
+    def _place(self, request: Request, hits: list[Entry]) -> None:
+        leader, *others = request.sequences
+        leader.table.adopt([entry.block for entry in hits])
+        leader.num_computed_tokens = leader.table.num_tokens
+        leader.published = hits[-1] if hits else None
+        leader.num_published_blocks = len(hits)
+        leader.table.grow(len(leader.token_ids) - leader.table.num_tokens)
+        for sequence in others:
+            shared = self._shared_blocks(request) * self.pool.block_size
+            sequence.table = leader.table.fork(shared)
+            sequence.num_computed_tokens = shared
+            sequence.table.grow(len(sequence.token_ids) - shared)
 
     def _match(self, request: Request) -> list[Entry]:
         if self.pool.prefix_cache is None:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from .block_pool import BlockPool
 from .histogram import Histogram
 from .request import Request, Status
-from .scheduler import Scheduler, Step
+from .scheduler import Scheduler
+from .step import Step
 
 HISTORY = 1024
 

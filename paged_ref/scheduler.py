@@ -4,8 +4,7 @@ A step computes a flat batch of tokens. The scheduler fills it under two limits,
 `max_num_seqs` sequences, in this order:
 
 1. every decoding sequence gets its next token. If the pool cannot give a block for it, the *latest* request is
-   preempted
-   until it can: requests go from the oldest to the youngest, so a victim has not been served yet in this step;
+   preempted until it can: requests go from the oldest to the youngest, so a victim has not been served yet;
 2. prefills under way get what is left of the token budget, oldest first: a long prompt is computed in chunks and
    never stops the decodes;
 3. if nobody was preempted, waiting requests are admitted, oldest first, and none overtakes another.
@@ -20,10 +19,10 @@ requests cannot preempt each other. It answers
     NEVER   the pool is too small for the longest it can become, however long it waits: raised by `add`
 
 Why it always goes on: the oldest running request is never preempted while another runs, and `NEVER` makes sure that
-alone it fits. So each step computes at least one token of it; when nothing runs, the pool is free and the
-oldest waiting request is admitted. (PagedAttention paper, section 4.5: gang scheduling of a request's
-sequences, first come first served, preemption by swap or recompute; the one-number view of a sequence's
-progress is vLLM V1's; chunked prefill is Sarathi-Serve's.)
+alone it fits. So each step computes at least one token of it; when nothing runs, the pool is free and the oldest
+waiting request is admitted. (PagedAttention paper, section 4.5: gang scheduling of a request's sequences, first come
+first served, preemption by swap or recompute. The one-number view of a sequence's progress is vLLM V1's; chunked
+prefill is Sarathi-Serve's.)
 """
 
 from __future__ import annotations
@@ -32,14 +31,13 @@ import math
 from bisect import insort
 from collections import Counter
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
 from .block_pool import BlockPool
 from .block_table import blocks_to_append_each
 from .manager import BlockManager
 from .request import Request, Sequence, Status
+from .step import Chunk, Step
 
 
 class Admission(Enum):
@@ -52,41 +50,6 @@ class Admission(Enum):
 
 class NeverFits(ValueError):
     """The request cannot run in this engine, however long it waits."""
-
-
-class Chunk(NamedTuple):
-    """Tokens start .. stop - 1 of one sequence, computed in one step."""
-
-    request: Request
-    sequence: Sequence
-    start: int
-    stop: int
-
-    @property
-    def samples(self) -> bool:
-        """The chunk ends with the sequence's last token, so the step yields the next one."""
-        return self.stop == len(self.sequence.token_ids)
-
-
-@dataclass
-class Step:
-    """What one step does, in the order in which it is done: swaps out, swaps in, copies, then the chunks.
-
-    Block pairs are (source, destination). `cached_tokens` were found in the prefix cache by the requests admitted.
-    """
-
-    swaps_out: list[tuple[int, int]] = field(default_factory=list)
-    swaps_in: list[tuple[int, int]] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
-    chunks: list[Chunk] = field(default_factory=list)
-    admitted: list[Request] = field(default_factory=list)
-    preempted: list[Request] = field(default_factory=list)
-    cached_tokens: int = 0
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens computed in this step."""
-        return sum(chunk.stop - chunk.start for chunk in self.chunks)
 
 
 class Scheduler:
@@ -172,8 +135,7 @@ class Scheduler:
         prefilling = self._schedule_decodes(step)
         budget = self.max_num_batched_tokens - len(step.chunks)  # a decode is one token
         for request, sequence in prefilling:
-            if request.status is Status.RUNNING:  # not preempted meanwhile
-                budget = self._prefill(request, sequence, step, budget)
+            budget = self._prefill(request, sequence, step, budget)
         if not step.preempted:
             self._admit_waiting(step, budget)
         return step
@@ -259,12 +221,13 @@ class Scheduler:
             if request.status is not Status.RUNNING:
                 break  # preempted by an older one, and so is everyone after it
             decoding = [sequence for sequence in request.sequences if sequence.needs_slot]
+            if not self._make_room(request, decoding, step):
+                break  # preempted itself, the last one left
             if len(decoding) < len(request.sequences):
                 prefilling += [
                     (request, sequence) for sequence in request.sequences if not sequence.needs_slot
                 ]
-            if self._make_room(request, decoding, step):
-                self._decode(request, decoding, step)
+            self._decode(request, decoding, step)
         return prefilling
 
     def _make_room(self, request: Request, decoding: list[Sequence], step: Step) -> bool:
@@ -288,13 +251,15 @@ class Scheduler:
             )
 
     def _prefill(self, request: Request, sequence: Sequence, step: Step, budget: int) -> int:
-        """As many of a sequence's placed tokens as the budget allows; returns what is left of it. Needs no block."""
+        """As many of a sequence's placed tokens as the budget allows; returns what is left of it. Needs no block.
+
+        A sequence may begin with blocks that the request's first one still computes. That one comes first, so there is
+        budget left for the others only if it is computed to its end in this step, and a step writes before it reads.
+        """
         start = sequence.num_computed_tokens
         stop = min(sequence.table.num_tokens, start + budget)
-        # A sequence that begins with blocks which the request's first one still computes waits for it.
-        if stop <= start or request.sequences[0].num_computed_tokens < start:
-            return budget
-        step.chunks.append(Chunk(request, sequence, start, stop))
+        if stop > start:
+            step.chunks.append(Chunk(request, sequence, start, stop))
         return budget - (stop - start)
 
     def _admit_waiting(self, step: Step, budget: int) -> None:
@@ -310,9 +275,8 @@ class Scheduler:
             request.status = Status.RUNNING
             _enqueue(self.running, request)
             step.admitted.append(request)
-            decoding = [
-                sequence for sequence in request.sequences if sequence.needs_slot
-            ]  # if it was swapped out
+            # Only a request that comes back from the host may decode at once.
+            decoding = [sequence for sequence in request.sequences if sequence.needs_slot]
             prefilling = [sequence for sequence in request.sequences if not sequence.needs_slot]
             self._decode(request, decoding, step)
             budget -= len(decoding)

@@ -25,7 +25,8 @@ from .cost_model import CostModel
 from .metrics import Metrics
 from .request import Request, Sequence
 from .sampling import SamplingParams
-from .scheduler import Scheduler, Step
+from .scheduler import Scheduler
+from .step import Step
 from .workload import Job
 
 
@@ -51,6 +52,14 @@ class Result:
     def tokens_per_second(self) -> float:
         """Generated tokens in a simulated second."""
         return self.metrics.generated_tokens / self.simulated_seconds if self.simulated_seconds else 0.0
+
+    @property
+    def token_states(self) -> float:
+        """Share of the pool's slots that held a token, while anyone waited (to compare with `contiguous.serve`)."""
+        pool = self.metrics.scheduler.pool
+        points = [point for point in self.metrics.history if point.waiting]
+        tokens = sum(point.used_blocks * pool.block_size - point.wasted_slots for point in points)
+        return tokens / (len(points) * pool.num_blocks * pool.block_size) if points else 0.0
 
 
 class Simulator:
@@ -140,16 +149,18 @@ class Simulator:
     def _quiet_steps(self, step: Step, ended: bool) -> int:
         """How many steps `schedule` would now fill with one decode of each running sequence and nothing else.
 
-        Everyone decodes, and nobody can be admitted: either nobody waits, or the last step was of the same kind, its
-        answer was LATER, and no block was freed since. Up to and including the step in which a sequence ends, as
-        long as the pool has the blocks and none of them has to be taken from the prefix cache.
+        Everyone decodes, and nobody can be admitted: either nobody waits, or the oldest who does was asked about in the
+        last step, the answer was LATER, and no block was freed since. Up to and including the step in which a sequence
+        ends, as long as the pool has the blocks and none of them has to be taken from the prefix cache.
         """
         scheduler, cache = self.scheduler, self.scheduler.pool.prefix_cache
         if not scheduler.running or self.now >= self._next_arrival():
             return 0
-        admits = step.preempted or step.admitted or len(step.chunks) < step.num_tokens or ended
-        if scheduler.waiting and (admits or cache is not None):
-            return 0
+        if scheduler.waiting:
+            with_head = step.num_tokens + len(scheduler.waiting[0].sequences)
+            was_asked = not step.preempted and with_head <= scheduler.max_num_batched_tokens
+            if ended or not was_asked or cache is not None:
+                return 0
         if not all(request.sequences[0].needs_slot for request in scheduler.running):
             return 0
         steps = min(self._left[request] for request in scheduler.running)

@@ -1,8 +1,12 @@
-"""How large a KV cache is: the arithmetic of chapter 1, without a model in memory.
+"""How large a KV cache is and how much of it is wasted: the arithmetic of chapter 1, without a model in memory.
 
 A token's keys and values take, in every layer, one vector of `head_dim` numbers for each KV head, twice:
 
     bytes per token = 2 (K and V) * num_layers * num_kv_heads * head_dim * bytes per number
+
+That is MHA (a KV head for each query head), GQA (one for a group of them) and MQA (one for all). Two designs change
+the formula itself: MLA keeps one *latent* vector of `latent_dim` numbers per layer instead of any K and V, and a layer
+with a sliding window keeps the last `sliding_window` tokens only.
 
 Units: everything is in bytes. 1 GB = 10^9 bytes and 1 GiB = 2^30 bytes; names say which.
 """
@@ -11,6 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+from .block_pool import blocks_for
 
 BYTES_PER_NUMBER = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
 
@@ -25,6 +31,9 @@ class ModelShape:
         num_kv_heads: key/value heads: num_heads (MHA), fewer (GQA), or 1 (MQA).
         head_dim: numbers in one head's key, and in its value.
         dtype: how a number is stored: a key of `BYTES_PER_NUMBER`.
+        latent_dim: numbers that MLA keeps per token and layer, in place of keys and values; 0: it is not MLA.
+        sliding_window: tokens that a layer with a window sees; `num_window_layers` of the layers have one.
+        num_parameters: of the whole model, for the size of its weights; 0: not known.
     """
 
     name: str
@@ -33,6 +42,10 @@ class ModelShape:
     num_kv_heads: int
     head_dim: int
     dtype: str = "bfloat16"
+    latent_dim: int = 0
+    sliding_window: int = 0
+    num_window_layers: int = 0
+    num_parameters: int = 0
 
     def __post_init__(self) -> None:
         for field in ("num_layers", "num_heads", "num_kv_heads", "head_dim"):
@@ -46,6 +59,19 @@ class ModelShape:
         if self.dtype not in BYTES_PER_NUMBER:
             raise ValueError(
                 f"{self.name}: unknown dtype {self.dtype!r}: one of {', '.join(BYTES_PER_NUMBER)}"
+            )
+        if (
+            not 0 <= self.num_window_layers <= self.num_layers
+            or min(self.sliding_window, self.latent_dim) < 0
+        ):
+            raise ValueError(
+                f"{self.name}: {self.num_window_layers} of {self.num_layers} layers with a window of "
+                f"{self.sliding_window} tokens, latent_dim = {self.latent_dim}: no number may be negative, and no "
+                "more layers can have a window than there are"
+            )
+        if bool(self.num_window_layers) != bool(self.sliding_window):
+            raise ValueError(
+                f"{self.name}: sliding_window = {self.sliding_window}, but {self.num_window_layers} layers have one"
             )
 
     @classmethod
@@ -63,35 +89,183 @@ class ModelShape:
                 f"{type(config).__name__} has no {missing[0]}: it does not describe a model with attention"
             )
         num_heads = config.num_attention_heads
+        num_layers = config.num_hidden_layers
+        num_kv_heads = getattr(config, "num_key_value_heads", None) or num_heads
+        if getattr(config, "multi_query", False) and not getattr(config, "new_decoder_architecture", False):
+            num_kv_heads = 1  # Falcon 7B's way of saying it
+        window = getattr(config, "sliding_window", None) or 0
+        layer_types = getattr(config, "layer_types", None) or ["sliding_attention"] * num_layers
+        num_window_layers = list(layer_types).count("sliding_attention") if window else 0
+        latent = getattr(config, "kv_lora_rank", None) or 0
         return cls(
             name=getattr(config, "_name_or_path", "") or getattr(config, "model_type", "model"),
-            num_layers=config.num_hidden_layers,
+            num_layers=num_layers,
             num_heads=num_heads,
-            num_kv_heads=getattr(config, "num_key_value_heads", None) or num_heads,
+            num_kv_heads=num_kv_heads,
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // num_heads,
             dtype=dtype,
+            latent_dim=latent + config.qk_rope_head_dim if latent else 0,
+            sliding_window=window if num_window_layers else 0,
+            num_window_layers=num_window_layers,
         )
 
     @property
+    def kind(self) -> str:
+        """The kind of attention: MHA, GQA, MQA or MLA, and "+ window" if layers have one."""
+        if self.latent_dim:
+            kind = "MLA"
+        elif self.num_kv_heads == self.num_heads:
+            kind = "MHA"
+        else:
+            kind = "MQA" if self.num_kv_heads == 1 else "GQA"
+        return f"{kind} + window" if self.num_window_layers else kind
+
+    @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of keys and values that one token leaves behind, over all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * BYTES_PER_NUMBER[self.dtype]
+        """Bytes that one token leaves behind, over all layers (in a layer with a window: until it is out of sight)."""
+        numbers = self.latent_dim or 2 * self.num_kv_heads * self.head_dim
+        return self.num_layers * numbers * BYTES_PER_NUMBER[self.dtype]
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Bytes of one block of `block_size` tokens, over all layers."""
         return self.kv_bytes_per_token * block_size
 
+    def kv_bytes(self, num_tokens: int) -> int:
+        """Bytes that must be kept for a sequence of `num_tokens`: what has left a layer's window need not be."""
+        per_layer = self.kv_bytes_per_token // self.num_layers
+        in_window = min(num_tokens, self.sliding_window)
+        full_layers = self.num_layers - self.num_window_layers
+        return per_layer * (full_layers * num_tokens + self.num_window_layers * in_window)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights, stored in the cache's dtype.
+
+        Raises:
+            ValueError: the number of parameters is not known.
+        """
+        if not self.num_parameters:
+            raise ValueError(
+                f"{self.name}: num_parameters is not known, so neither is the size of the weights"
+            )
+        return self.num_parameters * BYTES_PER_NUMBER[self.dtype]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Slots by what became of them (PagedAttention paper, section 3.1). All but `used` are waste.
+
+    Attributes:
+        used: hold a token.
+        reserved: held for a token that will come: a waste only until then.
+        internal: held by somebody who will never use them.
+        external: lost between requests: free, but in holes too small for whoever waits, or rounded up.
+    """
+
+    used: float
+    reserved: float
+    internal: float
+    external: float = 0
+
+    @property
+    def total(self) -> float:
+        """All slots."""
+        return self.used + self.reserved + self.internal + self.external
+
+    def shares(self) -> dict[str, float]:
+        """The four parts as shares of the whole, by name."""
+        names = ("used", "reserved", "internal", "external")
+        return {name: getattr(self, name) / self.total for name in names}
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.used + other.used,
+            self.reserved + other.reserved,
+            self.internal + other.internal,
+            self.external + other.external,
+        )
+
+    def __mul__(self, factor: float) -> Usage:
+        return Usage(
+            self.used * factor, self.reserved * factor, self.internal * factor, self.external * factor
+        )
+
+
+def split_reservation(num_tokens: int, final_tokens: int, num_slots: int) -> Usage:
+    """What became of the slots that one request holds; works for a contiguous piece and for a list of blocks.
+
+    Args:
+        num_tokens: tokens it has now.
+        final_tokens: tokens it will have at its end. They may be more than `num_slots`: a paged request takes further
+            blocks later.
+        num_slots: slots it holds now.
+
+    Raises:
+        ValueError: more tokens than slots, or more now than at the end.
+    """
+    if not 0 <= num_tokens <= min(final_tokens, num_slots):
+        raise ValueError(
+            f"{num_tokens} tokens now, {final_tokens} at the end, in {num_slots} slots: a token needs a slot, and none "
+            "is given back before the end"
+        )
+    promised = min(final_tokens, num_slots)
+    return Usage(used=num_tokens, reserved=promised - num_tokens, internal=num_slots - promised)
+
+
+def kv_budget(
+    memory_bytes: float, weight_bytes: float, memory_fraction: float = 0.9, activation_bytes: float = 0.0
+) -> float:
+    """Bytes left for keys and values on all devices together.
+
+    Raises:
+        ValueError: `memory_fraction` is not a share.
+        MemoryError: nothing is left.
+    """
+    if not 0 < memory_fraction <= 1:
+        raise ValueError(f"memory_fraction = {memory_fraction}: it must be a share, above 0 and at most 1")
+    room = memory_fraction * memory_bytes - weight_bytes - activation_bytes
+    if room <= 0:
+        raise MemoryError(
+            f"{memory_fraction:.0%} of {human_bytes(memory_bytes)} do not hold {human_bytes(weight_bytes)} of weights "
+            f"and {human_bytes(activation_bytes)} of activations: take more or larger devices, or smaller numbers"
+        )
+    return room
+
+
+def contiguous_capacity(budget: float, shape: ModelShape, max_tokens: int) -> int:
+    """Requests at once if each reserves `max_tokens` in one piece."""
+    return int(budget // shape.kv_bytes(max_tokens))
+
+
+def paged_capacity(budget: float, shape: ModelShape, num_tokens: int, block_size: int = 16) -> int:
+    """Requests of `num_tokens` at once in blocks: the budget is cut into whole blocks, and each takes whole blocks.
+
+    Blocks behind a sliding window are counted too: our pool does not give them back before the request ends.
+    """
+    num_blocks = int(budget // shape.kv_bytes_per_block(block_size))
+    return num_blocks // blocks_for(num_tokens, block_size)
+
+
+_M = ModelShape
 MODELS = {
-    "smollm2-135m": ModelShape("smollm2-135m", 30, 9, 3, 64),
-    "llama-2-7b": ModelShape("llama-2-7b", 32, 32, 32, 128, "float16"),
-    "llama-2-13b": ModelShape("llama-2-13b", 40, 40, 40, 128, "float16"),
-    "llama-2-70b": ModelShape("llama-2-70b", 80, 64, 8, 128, "float16"),
-    "llama-3.1-8b": ModelShape("llama-3.1-8b", 32, 32, 8, 128),
-    "llama-3.1-70b": ModelShape("llama-3.1-70b", 80, 64, 8, 128),
-    "mistral-7b": ModelShape("mistral-7b", 32, 32, 8, 128),
-    "opt-13b": ModelShape("opt-13b", 40, 40, 40, 128, "float16"),
-}
+    shape.name: shape
+    for shape in (
+        _M("smollm2-135m", 30, 9, 3, 64, num_parameters=134_515_008),
+        _M("llama-2-7b", 32, 32, 32, 128, "float16", num_parameters=6_738_415_616),
+        _M("llama-2-13b", 40, 40, 40, 128, "float16", num_parameters=13_015_864_320),
+        _M("llama-2-70b", 80, 64, 8, 128, "float16", num_parameters=68_976_648_192),
+        _M("llama-3.1-8b", 32, 32, 8, 128, num_parameters=8_030_261_248),
+        _M("llama-3.1-70b", 80, 64, 8, 128, num_parameters=70_553_706_496),
+        _M("llama-3.1-405b", 126, 128, 8, 128, num_parameters=405_853_388_800),
+        _M("mistral-7b", 32, 32, 8, 128, num_parameters=7_241_732_096),
+        _M("opt-13b", 40, 40, 40, 128, "float16", num_parameters=12_853_473_280),
+        _M("falcon-7b", 32, 71, 1, 64, num_parameters=6_921_720_704),
+        # Layers 6, 12, … of 62 see everything, the others the last 1,024 tokens.
+        _M("gemma-3-27b", 62, 32, 16, 128, sliding_window=1024, num_window_layers=52, num_parameters=27_009_346_304),
+        # A latent of 512 numbers and a key of 64 for the position.
+        _M("deepseek-v3", 61, 128, 128, 128, latent_dim=512 + 64),
+    )
+}  # fmt: skip
 
 
 def human_bytes(num_bytes: float) -> str:

@@ -4,13 +4,13 @@
 either writes, one of the two additions is lost:
 
     thread A    reads 1                writes 2
-    thread B             reads 1                 writes 2        two holders came, the count says one
+    thread B             reads 1                 writes 2        two holders came, the count rose by one
 
-The block is then freed while somebody holds it, and two sequences write into one block. The same happens to the free
-queue's links, so it is the whole operation, not only the count, that must be done by one thread at a time. Engines
-avoid the question by giving the pool to one scheduler thread, as ours does; where threads do share a pool, a
-lock around each operation is the remedy. Python's global lock does not help: it can pass to another thread
-between a read and a write.
+The block is then freed while somebody holds it, and two sequences write into one block. The same happens to the
+free queue's links, so it is the whole operation, not only the count, that one thread at a time must do. Engines
+avoid the question by giving the pool to one scheduler thread, as ours does; where threads do share a pool, a lock
+around each operation is the remedy. Python's global lock is none: which operations it happens to keep together
+differs from version to version, and free-threaded builds of Python do without it.
 """
 
 from __future__ import annotations

@@ -142,6 +142,7 @@ def test_first_start_installs_fetches_and_hands_over(folder: Course) -> None:
     assert folder.asked() == [
         "venv",
         "pip",
+        "attention.warm_up",
         "weights",
         "coursekit lab 7 --no-browser --port 9000",
     ]
@@ -170,7 +171,7 @@ def test_a_change_in_what_is_asked_for_is_installed_into_the_same_environment(
     with (folder.folder / name).open("a") as file:
         file.write("\n# changed\n")
     folder.run("doctor")
-    assert folder.asked() == ["pip", "weights", "coursekit doctor"]
+    assert folder.asked() == ["pip", "attention.warm_up", "weights", "coursekit doctor"]
 
 
 @pytest.mark.parametrize("key", ["folder", "python"])
@@ -181,7 +182,7 @@ def test_another_python_or_place_makes_a_new_environment(folder: Course, key: st
     folder.stamp.write_text(json.dumps(stamp | {key: "another"}))
     (folder.venv / "left").write_text("over")
     folder.run("doctor")
-    assert folder.asked() == ["venv", "pip", "weights", "coursekit doctor"]
+    assert folder.asked() == ["venv", "pip", "attention.warm_up", "weights", "coursekit doctor"]
     assert not (folder.venv / "left").exists()
 
 
@@ -191,7 +192,7 @@ def test_a_damaged_stamp_is_no_stamp(folder: Course, damage: str) -> None:
     folder.asked()
     folder.stamp.write_text(damage)
     assert folder.run("doctor")[0] == 0
-    assert folder.asked() == ["venv", "pip", "weights", "coursekit doctor"]
+    assert folder.asked() == ["venv", "pip", "attention.warm_up", "weights", "coursekit doctor"]
 
 
 # ------------------------------------------------------------------------------- interrupted, and two at once
@@ -210,7 +211,7 @@ def test_killed_then_run_again(folder: Course, step: str) -> None:
     code, output, errors = folder.run("doctor")
     assert (code, errors) == (0, "")
     assert "waiting" in output
-    assert folder.asked() == ["venv", "pip", "weights", "coursekit doctor"]
+    assert folder.asked() == ["venv", "pip", "attention.warm_up", "weights", "coursekit doctor"]
     assert not (folder.venv / "half-made").exists()
 
 
@@ -290,6 +291,17 @@ def test_what_the_machine_lacks_is_one_sentence(folder: Course, prelude: str, se
     assert "pip" not in folder.asked()
 
 
+def test_an_environment_that_is_not_ours_is_left_alone(folder: Course) -> None:
+    theirs = folder.venv / "lib" / "theirs.py"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("x = 1")
+    code, _, errors = folder.run("doctor")
+    assert code == 1
+    assert "not made by course.py: rename it" in errors
+    assert theirs.read_text() == "x = 1"
+    assert folder.asked() == []
+
+
 def test_without_the_model_the_word_still_starts(folder: Course) -> None:
     code, output, _ = folder.run("lab", WEIGHTS_DOES="exit 1")
     assert code == 0
@@ -321,11 +333,11 @@ def test_the_torch_index_is_used_and_remembered(folder: Course) -> None:
     folder.run("doctor")  # the choice outlives the interruption
     asked = folder.record.read_text()
     assert "--no-deps --index-url https://example.org/cpu torch" in asked
-    assert folder.asked() == ["venv", "torch", "pip", "weights", "coursekit doctor"]
+    assert folder.asked() == ["venv", "torch", "pip", "attention.warm_up", "weights", "coursekit doctor"]
     folder.run("doctor")
     assert folder.asked() == ["coursekit doctor"]
     folder.run("doctor", "--torch-index=default")
-    assert folder.asked() == ["venv", "pip", "weights", "coursekit doctor"]
+    assert folder.asked() == ["venv", "pip", "attention.warm_up", "weights", "coursekit doctor"]
 
 
 def test_a_torch_index_that_is_none(folder: Course) -> None:

@@ -1,25 +1,27 @@
 """Attention over a paged cache: one function, several backends (chapters 3 and 5).
 
-Every token's query looks at the keys of its own sequence, up to and including itself. Where those keys are, the block
-table says. Sequences of different lengths stand in one flat batch, whether they decode one token or prefill many:
+Every token's query looks at the keys of its own sequence, up to and including itself. Where those keys are,
+the block table says. Sequences of different lengths stand in one flat batch, whether they decode one token
+or prefill many:
 
     query            [ s0 | s1 s1 s1 s1 | s2 ]           query_start_loc = [0, 1, 5, 6]
     seq_lens         [ 9,   4,            33 ]           s1 prefills from nothing, the others decode
-    block_tables     [ 7 1 4 · · ]                       row of s0, block_size 4: three blocks used, the rest ignored
+    block_tables     [ 7 1 4 · · ]                       row of s0, block_size 4: three blocks used
 
-The work has two halves. `plan` looks at the integers, which are the same for all layers of a model, and is done once a
-step; `run` does the arithmetic, once a layer. `paged_attention` is both, with every argument checked before.
-(The split into plan and run is FlashInfer's.)
+The work has two halves. `plan` looks at the integers, which are the same for all layers of a model, and is
+done once a step; `run` does the arithmetic, once a layer. `paged_attention` is both, with every argument
+checked before. (The split into plan and run is FlashInfer's.)
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from .validate import Batch, check_arguments, check_batch, is_torch
 
-BACKENDS = {"numpy": "numpy_gather", "torch": "torch_paged"}
+BACKENDS = {"numpy": "numpy_gather", "torch": "torch_paged", "numba": "numba_paged", "triton": "triton_paged"}
 
 
 class Plan(Protocol):
@@ -55,18 +57,20 @@ def paged_attention(
 
     Args:
         query: [num_tokens, num_heads, head_dim], float32, float16 or bfloat16.
-        key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], the dtype of `query`.
-            num_heads must be a multiple of num_kv_heads; query head h reads KV head h // (num_heads // num_kv_heads).
-        block_tables: [num_seqs, max_blocks_per_seq] integers: physical block ids. Entries past a sequence's last
-            used block are never read.
+        key_cache: [num_blocks, block_size, num_kv_heads, head_dim], the dtype of `query`. num_heads must be a multiple
+            of num_kv_heads; query head h reads KV head h // (num_heads // num_kv_heads).
+        value_cache: as key_cache.
+        block_tables: [num_seqs, max_blocks_per_seq] integers: physical block ids. Entries past a sequence's last used
+            block are never read.
         seq_lens: [num_seqs] integers: tokens in the cache for each sequence, this call's own included.
-        query_start_loc: [num_seqs + 1] integers: sequence i owns the query tokens from [i] to [i + 1] - 1; they are
-            its last tokens. None: one query token for each sequence.
+        query_start_loc: [num_seqs + 1] integers: sequence i owns the query tokens from [i] to [i + 1] - 1; they are its
+            last tokens. None: one query token for each sequence.
         scale: multiplies the scores; default head_dim ** -0.5.
         sliding_window: a query sees only the last `sliding_window` tokens, itself included. None: all.
         softcap: scores become softcap * tanh(score / softcap), after scaling. None: no cap.
-        backend: "auto", "numpy" or "torch".
-        validate: check the contents of the integer arrays. Turn it off only where they were checked before.
+        backend: "auto", "numpy", "torch", "numba" (CPU) or "triton" (GPU; on a CPU its interpreter, for study).
+        validate: check the contents of the integer arrays. Turn it off only where they were checked before: a wrong id
+            reads foreign memory. On a GPU, an unchecked call does not wait for the device.
 
     Returns:
         [num_tokens, num_heads, head_dim], NumPy array or torch tensor like `query`, with its dtype and device.
@@ -74,19 +78,41 @@ def paged_attention(
     Raises:
         ValueError: an argument that does not fit, named with the place: `block_tables[2, 5] = 4711, but …`.
     """
-    check_arguments(query, key_cache, value_cache, block_tables, seq_lens, query_start_loc, sliding_window, softcap)
-    batch = Batch.of(block_tables, seq_lens, query_start_loc)
+    check_arguments(
+        query, key_cache, value_cache, block_tables, seq_lens, query_start_loc, sliding_window, softcap
+    )
     block_size = key_cache.shape[1]
+    how = (query.shape[-1] ** -0.5 if scale is None else float(scale), sliding_window, softcap)
+    backend = choose_backend(query) if backend == "auto" else backend
+    if (
+        backend == "triton"
+        and not validate
+        and is_torch(query)
+        and is_torch(block_tables)
+        and is_torch(seq_lens)
+    ):
+        from .triton_paged import plan_on_device  # the integers stay on the device
+
+        unchecked = plan_on_device(block_tables, seq_lens, query_start_loc, block_size)
+        return unchecked.run(query, key_cache, value_cache, *how)
+    batch = Batch.of(block_tables, seq_lens, query_start_loc)
     if validate:
         check_batch(batch, num_tokens=query.shape[0], num_blocks=key_cache.shape[0], block_size=block_size)
-    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    backend = choose_backend(query) if backend == "auto" else backend
-    device = query.device if is_torch(query) else None
-    return plan(batch, block_size, backend, device).run(query, key_cache, value_cache, scale, sliding_window, softcap)
+    if is_torch(query) or backend == "numpy":
+        device = query.device if is_torch(query) else None
+        return plan(batch, block_size, backend, device).run(query, key_cache, value_cache, *how)
+    import torch
+
+    q, k, v = (torch.from_numpy(array) for array in (query, key_cache, value_cache))  # views, not copies
+    return plan(batch, block_size, backend, torch.device("cpu")).run(q, k, v, *how).numpy()
 
 
 def choose_backend(query: Any) -> str:
-    """What "auto" means for this kind of array."""
+    """What "auto" means for this array: on a GPU Triton; on a CPU numba if installed, else torch or NumPy."""
+    if is_torch(query) and query.is_cuda:
+        return "triton"
+    if find_spec("numba") is not None and find_spec("torch") is not None:
+        return "numba"
     return "torch" if is_torch(query) else "numpy"
 
 

@@ -3,7 +3,7 @@
     block_tables[i] = [7, 1, 4]
     key_cache[[7, 1, 4]]                     three blocks, side by side and in order: a copy
       .reshape(3 * block_size, …)            one row a token
-      [:seq_len]                             the tail of the last block is not ours: cut it off, do not mask it later
+      [:seq_len]                             the tail of the last block is not ours: cut it off
 
 Cutting the tail off before anything is computed matters: an unused slot may hold NaN, and 0 * NaN is NaN.
 """
@@ -39,7 +39,7 @@ class NumpyPlan:
         sliding_window: int | None = None,
         softcap: float | None = None,
     ) -> Any:
-        """Attention of the whole batch, one sequence after the other, computed in float32 (float64 for float64)."""
+        """Attention of the whole batch, sequence by sequence, computed in float32 (float64 for float64)."""
         if not isinstance(query, np.ndarray):
             return self._run_torch(query, key_cache, value_cache, scale, sliding_window, softcap)
         output = np.empty_like(query)

@@ -3,10 +3,10 @@
 `run` treats two kinds of sequence apart, because their arithmetic differs:
 
 * those with one query token (decode) are gathered together, padded to the longest, and attended in one call;
-* those with more (prefill, or a chunk of one) are attended one by one, where the matrix products are large anyway.
+* those with more (prefill, or a chunk of one) are attended one by one, with large matrix products.
 
-The gather copies the context, which costs about as much as the attention itself. A kernel that follows the table in
-place does not (chapter 5).
+The gather copies the context, which costs about as much as the attention itself. A kernel that follows the
+table in place does not (chapter 5).
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from .validate import Batch
 
 
-def plan(batch: Batch, block_size: int, device: Any = None) -> TorchPlan:
-    """Sort the batch into decodes and others, and turn every token position into a slot index, on the device."""
-    query_lens = batch.query_lens
+def plan(batch: Batch, block_size: int, device: Any = None, only: np.ndarray | None = None) -> TorchPlan:
+    """Sort the batch into decodes and others, and turn every token position into a slot index, on the device.
+
+    only: [num_seqs] bool, the sequences to attend; the rows of all others stay unwritten in the result.
+    """
+    query_lens = batch.query_lens if only is None else np.where(only, batch.query_lens, 0)
     decodes = np.flatnonzero(query_lens == 1)
     parts = [_Part.of(batch, decodes, block_size, device)] if len(decodes) else []
     for i in np.flatnonzero(query_lens > 1):
@@ -35,7 +38,8 @@ def plan(batch: Batch, block_size: int, device: Any = None) -> TorchPlan:
 class _Part:
     """Sequences that are attended in one call: s of them, with q query tokens each, padded to n keys.
 
-    rows [s * q] query tokens; slots [s * n] where their keys lie; query_position [s, q, 1]; seq_lens [s, 1, 1].
+    rows [s * q] query tokens; slots [s * n] where their keys lie; query_position [s, q, 1];
+    seq_lens [s, 1, 1].
     """
 
     rows: torch.Tensor
@@ -52,8 +56,10 @@ class _Part:
         position = np.arange(seq_lens.max())
         exists = position < seq_lens[:, None]
         block = batch.block_tables[seqs][:, : len(position) // block_size + 1]
-        block = np.take(block.astype(np.int64), np.minimum(position // block_size, block.shape[1] - 1), axis=1)
-        slots = np.where(exists, block * block_size + position % block_size, 0)  # padding reads slot 0, then is masked
+        logical = np.minimum(position // block_size, block.shape[1] - 1)
+        block = np.take(block.astype(np.int64), logical, axis=1)
+        # Padding reads slot 0, and is masked afterwards.
+        slots = np.where(exists, block * block_size + position % block_size, 0)
         query_position = (seq_lens[:, None] - q + np.arange(q))[:, :, None]
         arrays = (rows.ravel(), slots.ravel(), query_position, position, seq_lens[:, None, None])
         return cls(*(torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays))
@@ -74,7 +80,7 @@ class TorchPlan:
         sliding_window: int | None = None,
         softcap: float | None = None,
     ) -> torch.Tensor:
-        """Attention of the whole batch. Scores and weights in float32 where the softcap asks for our own softmax."""
+        """Attention of the whole batch. With a softcap, scores and weights are float32."""
         output = torch.empty_like(query)
         for part in self.parts:
             output[part.rows] = _attend(part, query, key_cache, value_cache, scale, sliding_window, softcap)
@@ -97,7 +103,7 @@ def _attend(
     visible = part.key_position <= part.query_position  # [s, q, n]; also false past the end of the sequence
     if sliding_window is not None:
         visible &= part.key_position > part.query_position - sliding_window
-    # Padding read slot 0, which may hold NaN; a weight of 0 does not silence it (0 * NaN), so clear those rows.
+    # Padding read slot 0, which may hold NaN; a weight of 0 does not silence it (0 * NaN): clear those rows.
     absent = (part.key_position >= part.seq_lens).transpose(1, 2).unsqueeze(-1)
     if s > 1:
         keys, values = keys.masked_fill(absent, 0), values.masked_fill(absent, 0)

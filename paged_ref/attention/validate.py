@@ -1,7 +1,8 @@
 """What is asked of `paged_attention`'s arguments, checked before any backend sees them.
 
-A block id out of range does not raise inside a compiled kernel: it reads foreign memory or kills the process. So ids
-are checked here, in one place, for all backends. Only the *used* part of a table is looked at:
+A block id out of range does not raise inside a compiled kernel: it reads foreign memory or kills the
+process. So ids are checked here, in one place, for all backends. Only the *used* part of a table is looked
+at:
 
     block_tables[i, : ceil(seq_lens[i] / block_size)]
 """
@@ -31,15 +32,22 @@ class Batch:
 
     @classmethod
     def of(cls, block_tables: Any, seq_lens: Any, query_start_loc: Any = None) -> Batch:
-        """From arrays or tensors on any device; without query_start_loc, one query token for each sequence."""
+        """From arrays or tensors on any device; without query_start_loc, one query token a sequence."""
         seq_lens = to_numpy(seq_lens)
         starts = np.arange(len(seq_lens) + 1) if query_start_loc is None else to_numpy(query_start_loc)
-        return cls(*(np.asarray(a, dtype=np.int32) for a in (to_numpy(block_tables), seq_lens, starts)))
+        return cls(*(_int32(a) for a in (to_numpy(block_tables), seq_lens, starts)))
 
     @property
     def query_lens(self) -> np.ndarray:
         """[num_seqs] query tokens of each sequence."""
         return np.diff(self.query_start_loc)
+
+
+def _int32(array: np.ndarray) -> np.ndarray:
+    """As int32. A number that does not fit becomes the nearest that does, not another valid id by wrapping around."""
+    limits = np.iinfo(np.int32)
+    fits = array.dtype.itemsize <= 4 and array.dtype.kind == "i"
+    return np.asarray(array if fits else np.clip(array, limits.min, limits.max), dtype=np.int32)
 
 
 def is_torch(array: Any) -> bool:
@@ -69,7 +77,9 @@ def check_arguments(
         integers["query_start_loc"] = query_start_loc
     for name, array in {**arrays, **integers}.items():
         if not hasattr(array, "dtype") or not hasattr(array, "shape"):
-            raise ValueError(f"{name} is a {type(array).__name__}: it must be a NumPy array or a torch tensor")
+            raise ValueError(
+                f"{name} is a {type(array).__name__}: it must be a NumPy array or a torch tensor"
+            )
     for name, array in arrays.items():
         if is_torch(array) != is_torch(query):
             raise ValueError(f"{name} is a {_kind(array)}, but query is a {_kind(query)}: use one kind")
@@ -102,7 +112,9 @@ def _check_shapes(
     query: Any, key_cache: Any, value_cache: Any, block_tables: Any, seq_lens: Any, query_start_loc: Any
 ) -> None:
     if tuple(key_cache.shape) != tuple(value_cache.shape):
-        raise ValueError(f"key_cache has shape {tuple(key_cache.shape)}, value_cache {tuple(value_cache.shape)}")
+        raise ValueError(
+            f"key_cache has shape {tuple(key_cache.shape)}, value_cache {tuple(value_cache.shape)}"
+        )
     _, num_heads, head_dim = query.shape
     _, block_size, num_kv_heads, cache_head_dim = key_cache.shape
     if min(num_heads, head_dim, block_size, num_kv_heads) < 1:
@@ -113,35 +125,46 @@ def _check_shapes(
         raise ValueError(f"{num_heads} query heads cannot be shared out evenly over {num_kv_heads} KV heads")
     num_seqs = seq_lens.shape[0]
     if block_tables.shape[0] != num_seqs:
-        raise ValueError(f"block_tables has {block_tables.shape[0]} rows, but seq_lens has {num_seqs} sequences")
+        raise ValueError(
+            f"block_tables has {block_tables.shape[0]} rows, but seq_lens has {num_seqs} sequences"
+        )
     if query_start_loc is None:
         if query.shape[0] != num_seqs:
-            raise ValueError(f"query has {query.shape[0]} tokens for {num_seqs} sequences: pass query_start_loc")
+            raise ValueError(
+                f"query has {query.shape[0]} tokens for {num_seqs} sequences: pass query_start_loc"
+            )
     elif tuple(query_start_loc.shape) != (num_seqs + 1,):
         raise ValueError(
-            f"query_start_loc has shape {tuple(query_start_loc.shape)}: for {num_seqs} sequences it must be [{num_seqs + 1}]"
+            f"query_start_loc has shape {tuple(query_start_loc.shape)}: "
+            f"for {num_seqs} sequences it must be [{num_seqs + 1}]"
         )
 
 
 def check_batch(batch: Batch, num_tokens: int, num_blocks: int, block_size: int) -> None:
-    """The contents of the integer arrays: rising query starts, lengths that cover the queries, ids that exist."""
+    """The integer arrays' contents: rising query starts, lengths that cover the queries, ids that exist."""
     starts, query_lens, seq_lens = batch.query_start_loc, batch.query_lens, batch.seq_lens
     if starts[0] != 0 or starts[-1] != num_tokens:
         raise ValueError(
-            f"query_start_loc runs from {starts[0]} to {starts[-1]}: it must run from 0 to {num_tokens}, the query tokens"
+            f"query_start_loc runs from {starts[0]} to {starts[-1]}: "
+            f"it must run from 0 to {num_tokens}, the query tokens"
         )
     if (query_lens < 0).any():
         i = int(np.argmax(query_lens < 0))
-        raise ValueError(f"query_start_loc falls from {starts[i]} to {starts[i + 1]} at sequence {i}: it must not fall")
+        raise ValueError(
+            f"query_start_loc falls from {starts[i]} to {starts[i + 1]} at sequence {i}: it must not fall"
+        )
     if (seq_lens < query_lens).any():
         i = int(np.argmax(seq_lens < query_lens))
-        raise ValueError(f"seq_lens[{i}] = {seq_lens[i]}, but sequence {i} has {query_lens[i]} query tokens in this call")
+        raise ValueError(
+            f"seq_lens[{i}] = {seq_lens[i]}, but sequence {i} has {query_lens[i]} query tokens in this call"
+        )
     width = batch.block_tables.shape[1]
     needed = -(-seq_lens.astype(np.int64) // block_size)
     if (needed > width).any():
         i = int(np.argmax(needed > width))
         raise ValueError(
-            f"block_tables has {width} columns, but sequence {i} needs {needed[i]} blocks for its {seq_lens[i]} tokens"
+            f"block_tables has {width} columns, "
+            f"but sequence {i} needs {needed[i]} blocks for its {seq_lens[i]} tokens"
         )
     used = np.arange(width) < needed[:, None]
     wrong = np.argwhere(used & ((batch.block_tables < 0) | (batch.block_tables >= num_blocks)))

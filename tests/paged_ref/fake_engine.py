@@ -13,7 +13,8 @@ from paged_ref.block_pool import BlockPool
 from paged_ref.block_table import BlockTable
 from paged_ref.request import Request, Sequence, Status
 from paged_ref.sampling import SamplingParams
-from paged_ref.scheduler import Scheduler, Step
+from paged_ref.scheduler import Scheduler
+from paged_ref.step import Step
 
 GARBAGE = -1
 VOCABULARY = 50
@@ -57,17 +58,6 @@ def next_token(prefix: int, index: int) -> int:
     return hash((prefix, index)) % VOCABULARY
 
 
-class WideRequest(Request):
-    """A request for several sequences, which the engine's own class derives from its sampling parameters."""
-
-    num_samples = 1
-    beams = False
-
-    @property
-    def width(self) -> int:
-        return self.num_samples
-
-
 class FakeEngine:
     """Drives a scheduler and checks contents, limits and invariants in every step."""
 
@@ -97,18 +87,15 @@ class FakeEngine:
         beams: bool = False,
         priority: int = 0,
         salt: str | None = None,
-    ) -> WideRequest:
+    ) -> Request:
         """A request that is not added yet."""
         self.num_requests += 1
-        sampling = SamplingParams(max_tokens=max_tokens, cache_salt=salt)
+        width = {"beam_width": n} if beams and n > 1 else {"n": n}
+        sampling = SamplingParams(max_tokens=max_tokens, cache_salt=salt, **width)
         first = Sequence(list(prompt), len(prompt), BlockTable(self.pool))
-        request = WideRequest(
-            self.num_requests, list(prompt), sampling, max_tokens, [first], priority=priority
-        )
-        request.num_samples, request.beams = n, beams
-        return request
+        return Request(self.num_requests, list(prompt), sampling, max_tokens, [first], priority=priority)
 
-    def add(self, prompt: ListOf[int], max_tokens: int = 4, **options: object) -> WideRequest:
+    def add(self, prompt: ListOf[int], max_tokens: int = 4, **options: object) -> Request:
         request = self.request(prompt, max_tokens, **options)  # type: ignore[arg-type]
         self.scheduler.add(request)
         return request
@@ -123,17 +110,17 @@ class FakeEngine:
         return steps
 
     def step(self, fails: bool = False) -> Step:
-        """One step; if it is to fail, half of its writes are done and then recovered from."""
+        """One step; if it is to fail, no block is moved, half of the writes are done, and the step recovered from."""
         had_work = self.scheduler.has_work
         step = self.scheduler.schedule()
         assert step.num_tokens <= self.scheduler.max_num_batched_tokens
         assert len(step.chunks) <= self.scheduler.max_num_seqs
+        assert not (step.preempted and step.admitted), (
+            "whoever made room for others does not come back at once"
+        )
         assert bool(step.chunks) == had_work, "a step computes something whenever there is anything to do"
-        if self.host_storage:
-            self.host_storage.load(self.storage, step.swaps_out)
-            self.storage.overwrite_unused(self.pool)
-            self.storage.load(self.host_storage, step.swaps_in)
-        self.storage.load(self.storage, step.copies)
+        if not fails:
+            self.move_blocks(step)
         for chunk in step.chunks[: len(step.chunks) // 2] if fails else step.chunks:
             values = prefixes(chunk.sequence.token_ids)
             for i in range(chunk.start, chunk.stop):
@@ -153,13 +140,25 @@ class FakeEngine:
             for request in dict.fromkeys(chunk.request for chunk in sampling):
                 self._sample(request, [chunk.sequence for chunk in sampling if chunk.request is request])
         self.check()
-        self.storage.overwrite_unused(self.pool)
+        self.overwrite_unused()
         return step
+
+    def overwrite_unused(self) -> None:
+        self.storage.overwrite_unused(self.pool)
+        if self.host_storage and self.scheduler.manager.host_pool:
+            self.host_storage.overwrite_unused(self.scheduler.manager.host_pool)
+
+    def move_blocks(self, step: Step) -> None:
+        if self.host_storage:
+            self.host_storage.load(self.storage, step.swaps_out)
+            self.storage.overwrite_unused(self.pool)
+            self.storage.load(self.host_storage, step.swaps_in)
+        self.storage.load(self.storage, step.copies)
 
     def abort(self, request: Request) -> None:
         self.scheduler.abort(request)
         self.check()
-        self.storage.overwrite_unused(self.pool)
+        self.overwrite_unused()
 
     def check(self) -> None:
         self.scheduler.check()
@@ -195,21 +194,22 @@ class FakeEngine:
         assert found == prefixes(sequence.token_ids[:num_tokens])
 
     def _sample(self, request: Request, sequences: list[Sequence]) -> None:
-        assert isinstance(request, WideRequest)
+        beams = request.sampling.beam_width is not None
         if len(request.sequences) == 1 and not request.finished:
             for index in range(1, request.width):
                 sequences.append(self.scheduler.fork(request, request.sequences[0], index))
-        elif request.beams and len(sequences) == len(request.sequences) > 1:
+        elif beams and len(sequences) == len(request.sequences):
             # Keep the last beam twice and let the first one go, as a beam search does.
-            sequences.append(self.scheduler.fork(request, sequences[-1], request.num_samples))
-            self.scheduler.finish(request, sequences.pop(0), "beam")
+            fork = self.scheduler.fork(request, sequences[-1], sequences[0].index)
+            self.scheduler.replace(request, [*sequences[1:], fork])
+            sequences = list(request.sequences)
         for sequence in sequences:
             sequence.token_ids.append(next_token(prefixes(sequence.token_ids)[-1], sequence.index))
             if sequence.num_new_tokens >= request.max_new_tokens:
                 self.scheduler.finish(request, sequence, "length")
         if request.status is Status.FINISHED:
             self.ended.append(request)
-            if not request.beams:
+            if not beams:
                 for sequence in request.finished:
                     assert sequence.token_ids == alone(request, sequence.index)
 

@@ -1,11 +1,11 @@
-"""Random lives of pool, tables, prefix cache and scheduler; with PAGED_REF_FULL=1 10^5 operations of each machine.
+"""Random lives of pool, tables, prefix cache and scheduler; with --full 10^5 operations of each machine.
 
 Two machines draw operations. `Tables` uses pool, tables and prefix cache as a hand-written manager would;
 `Requests` uses the scheduler through a fake engine. After every operation all invariants are checked, and every
 token must be found where its table says, in storage whose free blocks are overwritten (see `fake_engine`).
 """
 
-import os
+import random
 from collections import Counter
 
 import hypothesis.strategies as st
@@ -25,14 +25,17 @@ from paged_ref.prefix_cache import PrefixCache, chained_key
 from paged_ref.scheduler import NeverFits
 from tests.paged_ref.fake_engine import FakeEngine, Storage, prefixes
 
-FULL = os.environ.get("PAGED_REF_FULL") == "1"
-PROFILE = settings(
-    max_examples=1400 if FULL else 100,
-    stateful_step_count=100 if FULL else 50,
-    deadline=None,
-    derandomize=not FULL,
-    suppress_health_check=list(HealthCheck),
-)
+
+def profile(full: bool, examples: int) -> settings:
+    return settings(
+        max_examples=examples if full else 100,
+        stateful_step_count=100 if full else 50,
+        deadline=None,
+        derandomize=not full,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
 done: Counter[str] = Counter()
 
 
@@ -199,10 +202,10 @@ class Requests(RuleBasedStateMachine):
 
     @initialize(
         num_blocks=st.integers(3, 12),
-        size=st.integers(1, 4),
+        size=st.sampled_from([2, 1, 3, 4]),
         caching=st.booleans(),
-        num_host_blocks=st.sampled_from([0, 3, 20]),
-        max_num_seqs=st.integers(1, 6),
+        num_host_blocks=st.sampled_from([20, 3, 0]),
+        max_num_seqs=st.sampled_from([6, 4, 3, 2, 1]),
         more_tokens=st.integers(0, 15),
         watermark=st.sampled_from([0.0, 0.1, 0.3]),
     )
@@ -237,6 +240,16 @@ class Requests(RuleBasedStateMachine):
         except NeverFits:
             done["never"] += 1
 
+    @rule(seed=st.integers(0, 10**6))
+    def crowd(self, seed: int) -> None:
+        """Several ordinary requests at once, so that the pool becomes too small."""
+        rng = random.Random(seed)
+        for _ in range(4):
+            prompt = beginning(rng.randint(1, 9), [rng.randint(0, 1)])
+            self.add(
+                prompt, rng.randint(3, 8), rng.choice([1, 1, 2]), rng.random() < 0.5, rng.choice([0, 1]), None
+            )
+
     @rule(times=st.integers(1, 5))
     def step(self, times: int) -> None:
         for _ in range(times):
@@ -255,7 +268,7 @@ class Requests(RuleBasedStateMachine):
         done["copied"] += len(step.copies)
         done["cached"] += step.cached_tokens
 
-    @precondition(lambda self: len(self.engine.scheduler.running) > 1)
+    @precondition(lambda self: len(self.engine.scheduler.running) > 2)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
         done["abort"] += 1
@@ -268,19 +281,19 @@ class Requests(RuleBasedStateMachine):
             self.engine.run()
 
 
-def test_tables_pool_and_prefix_cache() -> None:
+def test_tables_pool_and_prefix_cache(full: bool) -> None:
     done.clear()
-    run_state_machine_as_test(Tables, settings=PROFILE)
+    run_state_machine_as_test(Tables, settings=profile(full, 1400))
     kinds = ("new", "append", "fork", "release", "publish", "swap", "misuse", "hit")
     assert all(done[kind] for kind in kinds), done
-    if FULL:
+    if full:
         assert sum(done[kind] for kind in kinds if kind != "hit") >= 10**5
 
 
-def test_requests() -> None:
+def test_requests(full: bool) -> None:
     done.clear()
-    run_state_machine_as_test(Requests, settings=PROFILE)
+    run_state_machine_as_test(Requests, settings=profile(full, 700))
     events = ("never", "preempted", "swapped in", "copied", "cached")
     assert all(done[event] for event in events), done
-    if FULL:
+    if full:
         assert done["add"] + done["step"] + done["abort"] >= 10**5

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from paged_ref.block_pool import BlockPool
+from paged_ref.block_pool import BlockPool, OutOfBlocks
 from paged_ref.request import Status
 from paged_ref.scheduler import Admission, NeverFits, Scheduler
+from paged_ref.step import Step
 from tests.paged_ref.fake_engine import FakeEngine, alone
 
 
@@ -178,6 +179,30 @@ def test_admission_asks_for_the_prompt_and_one_block_to_grow() -> None:
     assert scheduler.admission(engine.request(tokens(30), max_tokens=4)) is Admission.NEVER
 
 
+def test_cached_blocks_that_others_hold_are_not_needed_again() -> None:
+    engine = FakeEngine(num_blocks=8, block_size=4)
+    engine.add(tokens(8), max_tokens=9)
+    engine.step()
+    # Three blocks, two of which the first request holds, and one to grow into.
+    request = engine.request(tokens(11), max_tokens=6)
+    for num_free, answer in ((2, Admission.OK), (1, Admission.LATER)):
+        held = engine.pool.allocate(engine.pool.num_free - num_free)
+        assert engine.scheduler.admission(request) is answer
+        engine.pool.free(held)
+
+
+def test_cached_blocks_that_nobody_holds_are_among_the_free_ones_and_needed() -> None:
+    engine = FakeEngine(num_blocks=8, block_size=4)
+    engine.add(tokens(8), max_tokens=1)
+    engine.run()
+    request = engine.request(tokens(11), max_tokens=6)
+    for num_free, answer in ((4, Admission.OK), (3, Admission.LATER)):
+        held = engine.pool.allocate(engine.pool.num_free - num_free)
+        assert len(engine.scheduler.manager._match(request)) == 2
+        assert engine.scheduler.admission(request) is answer
+        engine.pool.free(held)
+
+
 def test_a_request_that_cannot_grow_needs_no_block_to_grow_into() -> None:
     engine = FakeEngine(num_blocks=8, block_size=4, caching=False)
     assert engine.scheduler.manager.blocks_to_admit(engine.request(tokens(9), max_tokens=4)) == 3
@@ -236,6 +261,26 @@ def test_the_same_request_seen_from_the_pool() -> None:
     assert used == [2, 2, 2, 0]  # slots for tokens 0..8: the last token never gets one
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_placing_a_request_fails_whole(n: int) -> None:
+    engine = FakeEngine(num_blocks=6, block_size=4)
+    engine.add(tokens(8), max_tokens=1)
+    engine.run()
+    manager, pool = engine.scheduler.manager, engine.pool
+    request = engine.request(tokens(11), max_tokens=9, n=n)
+    for index in range(1, n):  # as if it had been preempted after its fork
+        request.sequences.append(request.sequences[0].fork(index))
+    for sequence in request.sequences:
+        sequence.token_ids += [20] * 3
+    pool.allocate(pool.num_free - 3)
+    with pytest.raises(OutOfBlocks):
+        manager.place(request)
+    assert pool.num_free == 3
+    assert len(manager._match(request)) == 2, "what was found is still there"
+    assert all(not s.table.blocks and s.num_computed_tokens == 0 for s in request.sequences)
+    pool.check()
+
+
 # ---- chunked prefill and the token budget
 
 
@@ -265,6 +310,28 @@ def test_the_token_budget_holds_when_a_swapped_request_both_decodes_and_prefills
         engine.add(tokens(7), max_tokens=7, n=2, priority=priority)
         engine.step()
     engine.run()  # every step asserts its budget
+
+
+def test_a_swapped_request_waits_until_all_its_decodes_fit_the_token_budget() -> None:
+    engine = FakeEngine(
+        num_blocks=40,
+        block_size=4,
+        caching=False,
+        num_host_blocks=40,
+        max_num_seqs=4,
+        max_num_batched_tokens=4,
+    )
+    samples = engine.add(tokens(4), max_tokens=6, n=2)
+    engine.step()
+    engine.step()
+    preemption = Step()
+    engine.scheduler._preempt(samples, preemption)
+    engine.move_blocks(preemption)
+    long = engine.add(tokens(12, first=20), priority=-1)
+    step = engine.step()
+    assert [chunk.request for chunk in step.chunks] == [long]
+    assert samples.status is Status.SWAPPED
+    engine.run()
 
 
 @pytest.mark.parametrize(

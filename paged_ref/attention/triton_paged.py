@@ -1,0 +1,320 @@
+"""Paged attention with the Triton kernels: which kernel runs, on what grid, with what tile sizes (chapter 5).
+
+A batch holds decodes (one query token) and others. `decode_kernel` attends the decodes, split over the
+context, and `prefill_kernel` the rest; each returns at once from a sequence that is the other's. So nothing
+has to be sorted, and the grids follow from shapes alone: no launch waits for the device to tell a length.
+
+Without a CUDA device Triton's interpreter runs the same kernels on CPU tensors (see `triton_kernels`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import triton_kernels as kernels
+from .validate import Batch
+
+MIN_SPLIT_TOKENS = 256  # a split with fewer tokens costs more to merge than it saves
+MAX_SPLITS = 64
+PROGRAMS_PER_MULTIPROCESSOR = (
+    4  # enough that the last round of programs, partly empty, is a small part of all
+)
+ON_AMD = torch.version.hip is not None
+INTERPRETER_MULTIPROCESSORS = 8  # what the split rule takes for a CPU: splits then occur in tests as on a GPU
+
+
+def plan(batch: Batch, block_size: int, device: Any = None) -> TritonPlan:
+    """Upload a step's integers once; the plan is run for every layer. The copies are queued: it waits for nothing."""
+    device = torch.device("cpu") if device is None else torch.device(device)
+    only_decodes = len(batch.seq_lens) == 0 or int(batch.query_lens.min()) == 1 == int(batch.query_lens.max())
+    return TritonPlan(
+        _upload(batch.block_tables, device),
+        _upload(batch.seq_lens, device),
+        None if only_decodes else _upload(batch.query_start_loc, device),
+        int(batch.seq_lens.max(initial=0)),
+        block_size,
+    )
+
+
+def plan_on_device(
+    block_tables: torch.Tensor, seq_lens: torch.Tensor, query_start_loc: torch.Tensor | None, block_size: int
+) -> TritonPlan:
+    """A plan from tensors that are on the device already, unchecked, without waiting for them."""
+    longest = (
+        block_tables.shape[1] * block_size
+    )  # an upper bound serves: it only chooses the number of splits
+    starts = None if query_start_loc is None else query_start_loc.to(torch.int32)
+    return TritonPlan(block_tables.to(torch.int32), seq_lens.to(torch.int32), starts, longest, block_size)
+
+
+def _upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.to(device) if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class TritonPlan:
+    """One batch; see `attention.Plan`.
+
+    block_tables [num_seqs, max_blocks_per_seq], seq_lens [num_seqs] and query_start_loc [num_seqs + 1],
+    int32, on the device. query_start_loc is None where every sequence has one query token. longest: an upper
+    bound of seq_lens. num_splits: of the context in decode; None: by `choose_splits`.
+    """
+
+    block_tables: torch.Tensor
+    seq_lens: torch.Tensor
+    query_start_loc: torch.Tensor | None
+    longest: int
+    block_size: int
+    num_splits: int | None = None
+
+    def with_splits(self, num_splits: int) -> TritonPlan:
+        """The same plan with a number of splits of one's own: a power of two."""
+        if num_splits < 1 or num_splits & (num_splits - 1):
+            raise ValueError(f"num_splits = {num_splits}: it must be a power of two")
+        return replace(self, num_splits=num_splits)
+
+    def run(
+        self,
+        query: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+    ) -> torch.Tensor:
+        """Attention of the whole batch; products and sums in float32."""
+        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        if output.numel() == 0:
+            return output
+        query, key_cache, value_cache = (_rows_side_by_side(x) for x in (query, key_cache, value_cache))
+        common = {
+            "q_ptr": query,
+            "k_ptr": key_cache,
+            "v_ptr": value_cache,
+            "tables_ptr": self.block_tables,
+            "lens_ptr": self.seq_lens,
+            "scale": scale,
+            "softcap": 1.0 if softcap is None else softcap,
+            "window": 0 if sliding_window is None else sliding_window,
+            "HAS_SOFTCAP": softcap is not None,
+            "HAS_WINDOW": sliding_window is not None,
+            "UPCAST": kernels.INTERPRETED and query.dtype == torch.bfloat16,
+            **_sizes(query, key_cache, value_cache, self.block_tables),
+        }
+        self._decode(output, common)
+        if self.query_start_loc is not None:
+            self._prefill(output, common)
+        return output
+
+    def _decode(self, output: torch.Tensor, common: dict[str, Any]) -> None:
+        num_seqs, num_heads, head_dim = len(self.seq_lens), output.shape[1], output.shape[2]
+        num_kv_heads = num_heads // common["GROUP"]
+        splits = self.num_splits or choose_splits(
+            num_seqs * num_kv_heads, self.longest, multiprocessors(output.device)
+        )
+        parts = output if splits == 1 else _float32(output, num_seqs, num_heads, splits, head_dim)
+        lse = output if splits == 1 else _float32(output, num_seqs, num_heads, splits)
+        starts = {"starts_ptr": self.query_start_loc, "HAS_STARTS": self.query_start_loc is not None}
+        kernels.decode_kernel[(num_seqs, num_kv_heads, splits)](
+            out_ptr=output,
+            part_ptr=parts,
+            lse_ptr=lse,
+            ROWS=max(16, power_of_two(common["GROUP"])),
+            NUM_SPLITS=splits,
+            **decode_sizes(common["D"], output.element_size(), ON_AMD),
+            **starts,
+            **common,
+        )
+        if splits > 1:
+            kernels.merge_kernel[(num_seqs, num_heads)](
+                output, parts, lse, HEAD_DIM=head_dim, D=common["D"], NUM_SPLITS=splits, num_warps=4, **starts
+            )
+
+    def _prefill(self, output: torch.Tensor, common: dict[str, Any]) -> None:
+        num_tokens, num_heads, _ = output.shape
+        sizes = prefill_sizes(common["D"], output.element_size(), ON_AMD)
+        rows = sizes["ROWS"] = max(sizes["ROWS"], power_of_two(common["GROUP"]))
+        num_tiles = num_tokens // (rows // common["GROUP"]) + len(self.seq_lens)
+        kernels.prefill_kernel[(num_tiles, num_heads // common["GROUP"])](
+            out_ptr=output,
+            starts_ptr=self.query_start_loc,
+            num_seqs=len(self.seq_lens),
+            **sizes,
+            **common,
+        )
+
+
+def choose_splits(programs: int, longest: int, num_multiprocessors: int) -> int:
+    """Into how many parts decode cuts each context.
+
+    programs is num_seqs * num_kv_heads: what there is to do without splitting. Where that already gives every
+    multiprocessor a few programs, splitting only adds a merge. Where it does not, the context is cut until
+    it does, but into parts of no fewer than MIN_SPLIT_TOKENS tokens. A power of two, because the merge reads
+    all parts as one tile.
+    """
+    wanted = -(-PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors // max(programs, 1))
+    possible = max(1, longest // MIN_SPLIT_TOKENS)
+    splits = min(wanted, possible, MAX_SPLITS)
+    return 1 << (splits.bit_length() - 1)
+
+
+def decode_sizes(padded_head_dim: int, element_size: int, on_amd: bool) -> dict[str, int]:
+    """Tile, warps and stages of decode_kernel.
+
+    A program has to keep enough bytes on their way to hide the time they take: num_stages tiles of K and V
+    of 16 KB each are in flight at once, and two or more programs share a multiprocessor. float32 products
+    run on ordinary arithmetic units and need many registers: smaller tiles. AMD's compiler wants the
+    registers of the third stage.
+    """
+    return {
+        "TILE": _tile_tokens(padded_head_dim, element_size),
+        "num_warps": 4,
+        "num_stages": 2 if on_amd else 3,
+    }
+
+
+def prefill_sizes(padded_head_dim: int, element_size: int, on_amd: bool) -> dict[str, int]:
+    """Rows (query tokens times query heads of a KV head), tile, warps and stages of prefill_kernel.
+
+    Every tile of rows reads its sequence's keys again, so more rows mean fewer reads; but the running sum,
+    [rows, head_dim] in float32, must stay in registers. The limits were found by compiling
+    (`compile_report`).
+    """
+    tile = _tile_tokens(padded_head_dim, element_size)
+    if element_size == 4:
+        return {"ROWS": 32, "TILE": tile, "num_warps": 8, "num_stages": 2}
+    rows = 128 if padded_head_dim <= 128 else 64
+    return {"ROWS": rows, "TILE": min(tile, 32) if on_amd else tile, "num_warps": 8, "num_stages": 2}
+
+
+def _tile_tokens(padded_head_dim: int, element_size: int) -> int:
+    numbers = 8192 if element_size == 2 else 2048
+    return max(16, min(64, numbers // padded_head_dim))
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is n or more."""
+    return 1 << (n - 1).bit_length()
+
+
+def multiprocessors(device: torch.device) -> int:
+    """How many programs the device runs side by side, at least."""
+    if device.type != "cuda":
+        return INTERPRETER_MULTIPROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def decode_plain(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """Chapter 5's first kernel: one query token a sequence, no window, no softcap; see `paged_attention`."""
+    query, key_cache, value_cache = (_rows_side_by_side(x) for x in (query, key_cache, value_cache))
+    output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    kernels.decode_plain_kernel[query.shape[:2]](
+        out_ptr=output,
+        q_ptr=query,
+        k_ptr=key_cache,
+        v_ptr=value_cache,
+        tables_ptr=block_tables,
+        lens_ptr=seq_lens,
+        scale=scale,
+        B=power_of_two(key_cache.shape[1]),
+        **_sizes(query, key_cache, value_cache, block_tables),
+    )
+    return output
+
+
+def write_kv(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> None:
+    """`paged_ref.write_kv` as one kernel launch, unchecked: all on one device, slots in range or -1."""
+    num_tokens, num_kv_heads, head_dim = key.shape
+    if num_tokens == 0:
+        return
+    key, value = _rows_side_by_side(key), _rows_side_by_side(value)
+    for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
+        if cache.stride(-1) != 1:
+            raise ValueError(
+                f"{name} has stride {cache.stride(-1)} along head_dim: it must be 1 to be written in place"
+            )
+    kernels.write_kv_kernel[(num_tokens,)](
+        key,
+        value,
+        key_cache,
+        value_cache,
+        slot_mapping,
+        num_kv_heads,
+        *key.stride()[:2],
+        *value.stride()[:2],
+        *key_cache.stride()[:3],
+        *value_cache.stride()[:3],
+        HEAD_DIM=head_dim,
+        BLOCK_SIZE=key_cache.shape[1],
+        D=power_of_two(head_dim),
+        HEADS=power_of_two(num_kv_heads),
+    )
+
+
+def copy_blocks(keys: torch.Tensor, values: torch.Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+    """Copy whole blocks in every layer: [(source, destination)].
+
+    keys and values: [num_layers, num_blocks, block_size, num_kv_heads, head_dim], changed in place.
+
+    Raises:
+        ValueError: a block is both a source and a destination (programs run in no order, so it could be read before
+            or after it is written), or the storage is not contiguous.
+    """
+    if not pairs:
+        return
+    both = {source for source, _ in pairs} & {destination for _, destination in pairs}
+    if both:
+        raise ValueError(f"block {min(both)} is both copied from and copied to: do it in two calls")
+    if not (keys.is_contiguous() and values.is_contiguous()):
+        raise ValueError("keys and values must be contiguous: a block is copied as one run of numbers")
+    elements = keys[0, 0].numel()
+    table = torch.tensor(pairs, dtype=torch.int64).to(keys.device, non_blocking=True)
+    tile = 1024
+    grid = (len(pairs), keys.shape[0], -(-elements // tile))
+    kernels.copy_blocks_kernel[grid](keys, values, table, keys.stride(0), elements, TILE=tile)
+
+
+def _sizes(
+    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, tables: torch.Tensor
+) -> dict[str, int]:
+    """The strides and sizes that the attention kernels share, by parameter name."""
+    strides = {"table_stride": tables.stride(0), "q_token": query.stride(0), "q_head": query.stride(1)}
+    for name, cache in (("k", key_cache), ("v", value_cache)):
+        for axis, dimension in enumerate(("block", "slot", "head")):
+            strides[f"{name}_{dimension}"] = cache.stride(axis)
+    head_dim = query.shape[-1]
+    return {
+        **strides,
+        "GROUP": query.shape[1] // key_cache.shape[2],
+        "HEAD_DIM": head_dim,
+        "BLOCK_SIZE": key_cache.shape[1],
+        "D": max(16, power_of_two(head_dim)),
+    }
+
+
+def _rows_side_by_side(tensor: torch.Tensor) -> torch.Tensor:
+    """The kernels read a head as consecutive numbers; a tensor that is laid out otherwise is copied."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _float32(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.float32, device=like.device)

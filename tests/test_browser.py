@@ -1,0 +1,202 @@
+"""Every lesson in a real browser: JupyterLab is started, all cells are run, a slider is moved.
+
+The lessons are opened in a copy of the repository, with their outputs taken out, so that what is seen comes from
+this run and the working tree stays as it is. nbval compares outputs; this looks at what only a page can get wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from coursekit import ROOT
+
+pytestmark = pytest.mark.slow
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+LESSONS = [path.name for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+HAS_SLIDER = re.compile(r"step_slider\(|\.explore\(|=range\(")  # a view with one, as lessons write it
+RUN_SECONDS = 400
+NOT_COPIED = (".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", ".ipynb_checkpoints")
+# Without a sandbox only where Chromium refuses to start with one: as root, in a container.
+ARGUMENTS = ["--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
+ARGUMENTS += ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+THEME = os.environ.get("COURSE_THEME", "JupyterLab Dark")
+SETTINGS = {
+    # All cells are in the page, not only those in view; and nothing is asked or fetched.
+    "@jupyterlab/notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}',
+    "@jupyterlab/apputils-extension/themes.jupyterlab-settings": f'{{"theme": "{THEME}"}}',
+}
+
+if CHROMIUM is None:
+    pytest.skip("there is no Chromium on this machine: install Debian's chromium", allow_module_level=True)
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+
+
+def wait_until(condition: Any, seconds: float, what: str) -> None:
+    """Look twice a second until the condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not within {seconds:.0f} s")
+        time.sleep(0.5)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository with the outputs of its notebooks taken out."""
+    folder = tmp_path_factory.mktemp("browser") / "course"
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    for path in (folder / "notebooks").glob("*.ipynb"):
+        notebook = nbformat.read(path, as_version=4)
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = [], None
+        nbformat.write(notebook, path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """JupyterLab as a learner starts it, with settings of its own: its address and its token."""
+    settings = tmp_path_factory.mktemp("settings")
+    for name, text in SETTINGS.items():
+        (settings / name).parent.mkdir(parents=True, exist_ok=True)
+        (settings / name).write_text(text, encoding="utf-8")
+    port, token = free_port(), secrets.token_hex(8)
+    environment = os.environ | {
+        "JUPYTER_TOKEN": token,
+        "JUPYTERLAB_SETTINGS_DIR": str(settings),
+        "PYTHONPATH": str(copy),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    log = copy.parent / "lab.log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "coursekit", "lab", "0", "--no-browser", "--port", str(port)],
+            cwd=copy,
+            env=environment,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        )
+    address = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        if process.poll() is not None:
+            pytest.fail(f"JupyterLab ended:\n{log.read_text()}")
+        with suppress(OSError):
+            return bool(urllib.request.urlopen(f"{address}/api", timeout=5).status == 200)
+        return False
+
+    try:
+        wait_until(answers, 120, "JupyterLab answers")
+        yield address, token
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+def run_all(page: Any, path: Path) -> Any:
+    """Run all cells and save; the notebook as it was saved."""
+    page.click(".jp-Notebook .jp-Cell >> nth=0")
+    page.click(".lm-MenuBar-itemLabel >> text=/^Run$/")
+    page.click(".lm-Menu-itemLabel >> text=/^Run All Cells$/")
+
+    def saved() -> Any:
+        page.keyboard.press("Control+s")
+        time.sleep(1)
+        return nbformat.read(path, as_version=4)
+
+    def done() -> bool:
+        status = page.locator(".jp-Notebook-ExecutionIndicator").first.get_attribute("data-status")
+        code = [cell for cell in saved().cells if cell.cell_type == "code"] if status == "idle" else [None]
+        return all(cell is not None and cell.execution_count for cell in code)
+
+    wait_until(done, RUN_SECONDS, f"all cells of {path.name} run")
+    return saved()
+
+
+def move_first_slider(page: Any) -> None:
+    """Move it with the keyboard, and see the picture in its view change."""
+    view = page.locator(".widget-vbox").filter(has=page.locator(".widget-slider")).first
+    handle, picture = view.locator(".noUi-handle").first, view.locator("img").first
+    handle.scroll_into_view_if_needed()
+    before, alt = picture.get_attribute("src"), picture.get_attribute("alt")
+    assert alt, "the picture under a slider has no alt text"
+    handle.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
+    wait_until(lambda: picture.get_attribute("src") != before, 20, "the picture under the slider changes")
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_runs_in_the_browser(lesson: str, server: tuple[str, str], copy: Path, browser: Any) -> None:
+    address, token = server
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    try:
+        page.goto(f"{address}/lab/tree/notebooks/{lesson}?token={token}&reset")
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=120_000)
+        page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
+        notebook = run_all(page, copy / "notebooks" / lesson)
+        wrong = [
+            f"{output.ename}: {output.evalue}"
+            for cell in notebook.cells
+            if cell.cell_type == "code" and "raises-exception" not in cell.metadata.get("tags", [])
+            for output in cell.outputs
+            if output.output_type == "error"
+        ]
+        assert wrong == []
+        views = sum("[Interactive" in str(cell.get("outputs", "")) for cell in notebook.cells)
+        assert page.locator(".jupyter-widgets.widget-vbox").count() >= views
+        assert page.get_by_text("Error displaying widget").count() == 0
+        source = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+        if HAS_SLIDER.search(source):
+            move_first_slider(page)
+        dialogs = page.locator(".jp-Dialog").all_inner_texts()
+        assert errors == [] and dialogs == []
+        if shots := os.environ.get("COURSE_SCREENSHOTS"):
+            _screenshots(page, Path(shots), lesson)
+    finally:
+        page.close()
+
+
+def _screenshots(page: Any, folder: Path, lesson: str) -> None:
+    """Pages of the lesson as pictures, for whoever wants to look at them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    outer = page.locator(".jp-WindowedPanel-outer").first
+    height = outer.evaluate("panel => panel.scrollHeight")
+    for number, top in enumerate(range(0, height, 900)):
+        outer.evaluate("(panel, top) => panel.scrollTo(0, top)", top)
+        time.sleep(0.3)
+        page.screenshot(path=folder / f"{Path(lesson).stem}_{number:02}.png")
