@@ -82,7 +82,7 @@ questions = [
     "Tell me a joke about a computer.",
     "Summarise the story of Romeo and Juliet in three sentences.",
 ]
-new_tokens = [96, 40, 24, 64, 80, 56, 32, 72]
+new_tokens = [64, 28, 16, 44, 56, 40, 24, 48]
 
 prompts = [[{"role": "user", "content": question}] for question in questions]
 samplings = [SamplingParams(max_tokens=n, ignore_eos=True) for n in new_tokens]
