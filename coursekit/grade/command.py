@@ -6,6 +6,7 @@ import argparse
 import multiprocessing
 import os
 import secrets
+import signal
 import sys
 import time
 from collections import Counter
@@ -64,13 +65,19 @@ def grade_all(
         finally:
             _judge.close()
         return
-    with _pool(workers, settings) as pool:
-        futures = {pool.submit(_grade, job): job for job in jobs}
-        for job, result in _as_ready(futures):
+    pool = _pool(workers, settings)
+    try:
+        for job, result in _as_ready({pool.submit(_grade, job): job for job in jobs}):
             if result is None:
                 suspects.append(job)
             else:
                 yield result
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()  # their zygotes and sandboxes end with them
+        raise
+    pool.shutdown()
     for job in suspects:
         with _pool(1, settings) as pool:
             for _, result in _as_ready({pool.submit(_grade, job): job}):
@@ -146,7 +153,20 @@ def _progress(done: int, count: int, started: float, result: StudentResult) -> N
 
 def _pool(workers: int, settings: tuple[Book, int, float, int]) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=settings)
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=settings)
+
+
+def _start_worker(book: Book, seed: int, seconds: float, memory_mb: int) -> None:
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C goes to every process; the first one ends the others
+    _start(book, seed, seconds, memory_mb)
+    signal.signal(signal.SIGTERM, _stop_worker)
+
+
+def _stop_worker(number: int, frame: object) -> None:
+    _judge.close()
+    os._exit(1)  # an exception would be taken for the result of the submission at hand
 
 
 def _start(book: Book, seed: int, seconds: float, memory_mb: int) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from nbformat import NotebookNode
 
+from coursekit import ROOT
 from coursekit.grade import command
 from coursekit.grade.judge import Judge
 from coursekit.grade.submission import Submission, chapter_of, read_submission
@@ -140,6 +145,31 @@ def test_the_command_grades_a_class_in_parallel(tmp_path: Path, capsys: pytest.C
     assert "&lt;script&gt;" in page and "<script>" not in page
     assert "<script>" not in (out / "index.html").read_text(encoding="utf-8")
     assert "5 submissions graded" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_leaves_a_report_and_no_process(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        write(tmp_path / name / "02_block_table.ipynb", notebook({"2.1": "while True:\n    pass"}))
+    write(tmp_path / "0" / "02_block_table.ipynb", notebook())
+    out = tmp_path / "report"
+    places = [str(tmp_path / name) for name in ("0", "a", "b", "c", "d")]
+    command_line = [sys.executable, "-m", "coursekit", "grade", *places, "--out", str(out)]
+    command_line += ["--jobs", "2", "--seconds", "300", "--chapter", "2"]
+    process = subprocess.Popen(
+        command_line, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None and "1 of 5 graded" in process.stdout.readline()
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) >= 4
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        assert process.wait(timeout=20) == 130
+    finally:
+        process.kill()
+    assert psutil.wait_procs(family, timeout=10)[1] == []
+    data = json.loads((out / "grades.json").read_text(encoding="utf-8"))
+    assert data["complete"] is False and [student["student"] for student in data["students"]] == ["0"]
 
 
 def test_wrong_requests_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
