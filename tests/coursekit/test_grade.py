@@ -10,6 +10,7 @@ import pytest
 
 from coursekit import ROOT
 from coursekit.checks.bank import Entry, entries
+from coursekit.exercises import sources
 from coursekit.grade.judge import Judge
 from coursekit.grade.submission import Submission, load_book
 from tests.coursekit.grading import (
@@ -41,7 +42,8 @@ def judge() -> Iterator[Judge]:
 def test_the_solution_gets_all_and_the_stub_nothing(judge: Judge, tmp_path: Path) -> None:
     assert points(grade(judge, tmp_path, notebook(solved=True))) == FULL
     result = grade(judge, tmp_path, notebook())
-    assert result.earned == 0 and result.points == 25 and result.problem is None
+    assert (result.earned, result.points) == (0, 25)
+    assert result.problem == "no answers: every cell is as it was handed out"
     assert {one.status for one in result.exercises.values()} == {"unsolved"}
 
 
@@ -59,6 +61,15 @@ def judges() -> Iterator[Judges]:
     yield made
     for judge in made.values():
         judge.close()
+
+
+@pytest.mark.parametrize("chapter", sources(ROOT))
+def test_every_chapter_s_solution_gets_all_points(chapter: str, judges: Judges) -> None:
+    judge = judges[str(int(chapter))]
+    answers = {id: judge.book.answer(id).solved for id in judge.book.ids}
+    result = judge.grade(Submission("x", "x.ipynb", answers=answers))
+    assert result.earned == result.points > 0
+    assert [one.notes for one in result.exercises.values()] == [[]] * len(answers)
 
 
 @pytest.mark.parametrize("entry", entries(ROOT), ids=lambda entry: entry.label)

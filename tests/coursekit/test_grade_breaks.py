@@ -118,7 +118,7 @@ def test_the_command_grades_a_class_in_parallel(tmp_path: Path, capsys: pytest.C
     write(subs / "bob" / "07_other.ipynb", CHAPTER_5)
     write(
         subs / "=cmd()" / "02_block_table.ipynb",
-        notebook({"2.1": "raise ValueError('<script>alert(1)</script>')"}),
+        notebook({"2.1": "raise ValueError('<script>alert(1)</script>\\ud800')"}),
     )
     write(subs / "dot" / "02_block_table.ipynb", "no notebook")
     (subs / "empty").mkdir()
@@ -148,7 +148,8 @@ def test_the_command_grades_a_class_in_parallel(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_leaves_a_report_and_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
     for name in ("a", "b", "c", "d"):
         write(tmp_path / name / "02_block_table.ipynb", notebook({"2.1": "while True:\n    pass"}))
     write(tmp_path / "0" / "02_block_table.ipynb", notebook())
@@ -156,20 +157,19 @@ def test_an_interrupted_run_leaves_a_report_and_no_process(tmp_path: Path) -> No
     places = [str(tmp_path / name) for name in ("0", "a", "b", "c", "d")]
     command_line = [sys.executable, "-m", "coursekit", "grade", *places, "--out", str(out)]
     command_line += ["--jobs", "2", "--seconds", "300", "--chapter", "2"]
-    process = subprocess.Popen(
-        command_line, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert process.stdout is not None and "1 of 5 graded" in process.stdout.readline()
-    family = psutil.Process(process.pid).children(recursive=True)
-    assert len(family) >= 4
-    os.killpg(process.pid, signal.SIGINT)
+    process = subprocess.Popen(command_line, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.wait(timeout=20) == 130
+        assert process.stdout is not None and "1 of 5 graded" in process.stdout.readline()
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) >= 4
+        process.send_signal(number)
+        assert process.wait(timeout=20) == (130 if number == signal.SIGINT else -number)
+        assert psutil.wait_procs(family, timeout=10)[1] == []
     finally:
         process.kill()
-    assert psutil.wait_procs(family, timeout=10)[1] == []
-    data = json.loads((out / "grades.json").read_text(encoding="utf-8"))
-    assert data["complete"] is False and [student["student"] for student in data["students"]] == ["0"]
+    if number == signal.SIGINT:
+        data = json.loads((out / "grades.json").read_text(encoding="utf-8"))
+        assert data["complete"] is False and [row["student"] for row in data["students"]] == ["0"]
 
 
 def test_wrong_requests_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
