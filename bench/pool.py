@@ -5,7 +5,7 @@ import platform
 from dataclasses import asdict
 from pathlib import Path
 
-from paged_ref.bench_pool import measure
+from paged_ref.commands.bench_pool import measure
 
 RESULTS = Path(__file__).parent / "results" / "pool.json"
 

@@ -13,8 +13,8 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from coursekit.show import BLUE, FAINT, INK, ORANGE, Picture, figure
+from paged_ref.commands.plan import PLANNABLE, money
 from paged_ref.plan import DEVICES, Load, Plan, plan
-from paged_ref.plan_command import PLANNABLE, money
 from paged_ref.sizing import MODELS, human_bytes
 
 WAYS = ("reserved for the longest", "blocks on demand")

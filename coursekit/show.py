@@ -19,6 +19,7 @@ from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from PIL import Image
 
 # Okabe and Ito's palette, in the order in which lines and bars take it, and two neutral tones.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -129,7 +130,19 @@ def to_png(fig: Figure) -> bytes:
         fig.savefig(buffer, format="png", dpi=DPI, facecolor="none", metadata={"Software": None})
     finally:
         panel.remove()
-    return buffer.getvalue()
+    return _with_palette(buffer)
+
+
+def _with_palette(picture: io.BytesIO) -> bytes:
+    """The same picture with 256 colours, in a quarter of the bytes. Transparency stays, outside the panel."""
+    reduced = Image.open(picture).quantize(256, method=Image.Quantize.FASTOCTREE)
+    colours = reduced.getpalette("RGBA") or []
+    # The method averages nearly opaque colours to 254 of 255; the panel is opaque.
+    colours[3::4] = [255 if alpha > 250 else alpha for alpha in colours[3::4]]
+    reduced.putpalette(colours, "RGBA")
+    small = io.BytesIO()
+    reduced.save(small, "png", optimize=True)
+    return small.getvalue()
 
 
 def label_bar(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:

@@ -9,17 +9,20 @@ import sys
 from importlib import import_module
 
 COMMANDS = {
-    "generate": ("generate_command", "continue prompts on a real model through a paged cache"),
-    "plan": ("plan_command", "how many requests fit on a machine, and what one costs"),
-    "simulate": ("simulate_command", "run a workload on the real scheduler, with a cost model for the model"),
-    "bench": ("bench", "measure: attention or pool"),
+    "generate": ("commands.generate", "continue prompts on a real model through a paged cache"),
+    "plan": ("commands.plan", "how many requests fit on a machine, and what one costs"),
+    "simulate": (
+        "commands.simulate",
+        "run a workload on the real scheduler, with a cost model for the model",
+    ),
+    "bench": ("", "measure: attention or pool"),
 }
 BENCHMARKS = {
     "attention": (
         "attention.bench",
         "correctness, then time and share of the memory bandwidth, of each backend",
     ),
-    "pool": ("bench_pool", "operations per second of the block pool, against its size"),
+    "pool": ("commands.bench_pool", "operations per second of the block pool, against its size"),
 }
 
 

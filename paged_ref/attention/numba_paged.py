@@ -238,7 +238,7 @@ def num_cores() -> int:
     import torch
 
     told = torch.get_num_threads()
-    cores = min(told, numba.config.NUMBA_NUM_THREADS)
+    cores = min(told, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     numba.set_num_threads(cores)
     if torch.get_num_threads() != told:
         torch.set_num_threads(told)

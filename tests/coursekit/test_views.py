@@ -243,4 +243,4 @@ def test_pictures_are_the_same_bytes_every_time(busy: Snapshot) -> None:
         lambda: waste_view.growth(range(3, 6), 4),
     ):
         first = to_png(draw().fig)
-        assert first == to_png(draw().fig) and len(first) < 100_000
+        assert first == to_png(draw().fig) and len(first) < 40_000

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from paged_ref import bench_pool, simulate_command
+from paged_ref.commands import bench_pool, simulate
 
 
 def run(module: ModuleType, *arguments: str) -> int:
@@ -15,7 +15,7 @@ def run(module: ModuleType, *arguments: str) -> int:
 
 
 def test_simulate_prints_what_became_of_the_requests(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(simulate_command, "--requests", "50", "--trace", "alpaca", "--rate", "5") == 0
+    assert run(simulate, "--requests", "50", "--trace", "alpaca", "--rate", "5") == 0
     printed = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
     assert printed["requests"].startswith("50 in ")
     assert printed["pool"].startswith("915 blocks")
@@ -27,7 +27,7 @@ def test_simulate_takes_every_setting(capsys: pytest.CaptureFixture[str]) -> Non
         "--requests 60 --rate inf --num-blocks 160 --preemption swap --prefix-caching --shared-tokens 64"
     )
     options += " --urgent 0.2 --watermark 0 --prometheus"
-    assert run(simulate_command, *options.split()) == 0
+    assert run(simulate, *options.split()) == 0
     printed = capsys.readouterr().out
     values = dict(line.rsplit(" ", 1) for line in printed.splitlines() if line and line[0] != "#")
     assert int(values['paged_ref:swapped_blocks_total{direction="out"}']) > 0
@@ -35,7 +35,7 @@ def test_simulate_takes_every_setting(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_simulate_of_no_requests(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(simulate_command, "--requests", "0") == 0
+    assert run(simulate, "--requests", "0") == 0
     assert "time to first token  none" in capsys.readouterr().out
 
 

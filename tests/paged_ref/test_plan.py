@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paged_ref.__main__ import main
+from paged_ref.commands.plan import PLANNABLE
 from paged_ref.plan import DEVICES, Load, plan, steady_step_seconds
-from paged_ref.plan_command import PLANNABLE
 from paged_ref.sizing import MODELS
 
 ARTICLE = Load(600, 250, 8192)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from difflib import get_close_matches
 
-from .plan import DEVICES, Load, Plan, Serving, plan
-from .sizing import MODELS, human_bytes
+from ..plan import DEVICES, Load, Plan, Serving, plan
+from ..sizing import MODELS, human_bytes
 
 PLANNABLE = sorted(name for name, shape in MODELS.items() if shape.num_parameters)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from .cost_model import SETUPS
-from .simulator import Result, simulate
-from .workload import TRACES, make_workload
+from ..cost_model import SETUPS
+from ..simulator import Result, simulate
+from ..workload import TRACES, make_workload
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import Any
 
-from .sampling import SamplingParams
+from ..sampling import SamplingParams
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve the prompts, printing the text as it comes; returns the exit status."""
     sampling = SamplingParams(max_tokens=args.max_tokens, temperature=args.temperature, seed=args.seed)
-    from .engine import LLM
+    from ..engine import LLM
 
     llm = LLM(
         args.model,

@@ -7,8 +7,8 @@ import random
 import time
 from dataclasses import dataclass
 
-from .block_pool import BlockPool
-from .prefix_cache import PrefixCache
+from ..block_pool import BlockPool
+from ..prefix_cache import PrefixCache
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The commands of `python -m paged_ref`: modules with `add_arguments(parser)` and `run(arguments) -> exit status`."""
