@@ -86,7 +86,7 @@ class Target:
 
 
 def targets(root: Path, names: list[str] | None = None) -> list[Target]:
-    """Every notebook with a source, in order; with `names` only those (`07`, `07_batched_decode`, a path)."""
+    """Every notebook with a source, in order; with `names` only those (`07`, `07_name`, `exercises/07`, a path)."""
     found = [
         Target(root, source, root / built / f"{source.stem}.ipynb", kind)
         for folder, built, kind in FOLDERS
@@ -94,8 +94,13 @@ def targets(root: Path, names: list[str] | None = None) -> list[Target]:
     ]
     chosen: set[Target] = set()
     for name in names or []:
-        stem = Path(name).stem
-        matching = [t for t in found if t.name == stem or t.name.split("_")[0] == stem.zfill(2)]
+        stem, folder = Path(name).stem, Path(name).parent.name
+        matching = [
+            t
+            for t in found
+            if (t.name == stem or t.name.split("_")[0] == stem.zfill(2))
+            and folder in ("", t.path.parent.name, t.source.parent.name)
+        ]
         if not matching:
             known = ", ".join(dict.fromkeys(t.name for t in found)) or "none at all"
             raise BuildError(f"no source is called {name!r}; there are: {known}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import secrets
+import signal
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -44,15 +47,15 @@ def find_jobs(places: list[Path], chapter: str | None) -> list[Job]:
     seen: Counter[str] = Counter()
     unique = []
     for job in jobs:
-        seen[job.student] += 1
-        suffix = f" ({seen[job.student]})" if seen[job.student] > 1 else ""
-        unique.append(Job(job.student + suffix, job.path))
+        name = "".join(c if c.isprintable() else "?" for c in job.student)  # it is printed and written
+        seen[name] += 1
+        unique.append(Job(f"{name} ({seen[name]})" if seen[name] > 1 else name, job.path))
     return unique
 
 
 def grade_all(
     jobs: list[Job], book: Book, seed: int, *, workers: int, seconds: float, memory_mb: int
-) -> Iterator[StudentResult]:
+) -> Generator[StudentResult]:
     """Results as they are ready, over `workers` processes. A process that is lost costs at most its own submission."""
     settings = (book, seed, seconds, memory_mb)
     suspects: list[Job] = []
@@ -64,13 +67,19 @@ def grade_all(
         finally:
             _judge.close()
         return
-    with _pool(workers, settings) as pool:
-        futures = {pool.submit(_grade, job): job for job in jobs}
-        for job, result in _as_ready(futures):
+    pool = _pool(workers, settings)
+    try:
+        for job, result in _as_ready({pool.submit(_grade, job): job for job in jobs}):
             if result is None:
                 suspects.append(job)
             else:
                 yield result
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()  # their zygotes and sandboxes end with them
+        raise
+    pool.shutdown()
     for job in suspects:
         with _pool(1, settings) as pool:
             for _, result in _as_ready({pool.submit(_grade, job): job}):
@@ -109,9 +118,11 @@ def main(arguments: list[str]) -> int:
     started = time.monotonic()
     interrupted = False
     try:
-        for result in grade_all(jobs, book, seed, workers=max(1, min(options.jobs, len(jobs))), **limits):
-            results.append(result)
-            _progress(len(results), len(jobs), started, result)
+        workers = max(1, min(options.jobs, len(jobs)))
+        with contextlib.closing(grade_all(jobs, book, seed, workers=workers, **limits)) as ready:
+            for result in ready:
+                results.append(result)
+                _progress(len(results), len(jobs), started, result)
     except KeyboardInterrupt:
         interrupted = True
         print(f"\nInterrupted: the report holds the {len(results)} of {len(jobs)} that were graded.")
@@ -146,7 +157,28 @@ def _progress(done: int, count: int, started: float, result: StudentResult) -> N
 
 def _pool(workers: int, settings: tuple[Book, int, float, int]) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=settings)
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=settings)
+
+
+def _start_worker(book: Book, seed: int, seconds: float, memory_mb: int) -> None:
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C goes to every process; the first one ends the others
+    _start(book, seed, seconds, memory_mb)
+    signal.signal(signal.SIGTERM, _stop_worker)
+    threading.Thread(target=_outlive_not, args=(os.getppid(),), daemon=True).start()
+
+
+def _outlive_not(parent: int) -> None:
+    """Ends this process when the first one was killed: nobody would ever give it work, or end it."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    _stop_worker()
+
+
+def _stop_worker(number: int = 0, frame: object = None) -> None:
+    _judge.zygote.close(wait=False)
+    os._exit(1)  # an exception would be taken for the result of the submission at hand
 
 
 def _start(book: Book, seed: int, seconds: float, memory_mb: int) -> None:

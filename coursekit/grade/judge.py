@@ -79,7 +79,10 @@ class Judge:
             else:
                 passed = {other for other, result in results.items() if result.verdict.passed}
                 results[id] = self._exercise(submission, exercise(id), passed)
-        return StudentResult(submission.student, submission.file, results, submission.problem, self.layers)
+        problem = submission.problem or (
+            "no answers: every cell is as it was handed out" if submission.untouched else None
+        )
+        return StudentResult(submission.student, submission.file, results, problem, self.layers)
 
     def _exercise(self, submission: Submission, task: Exercise, passed: set[str]) -> ExerciseResult:
         notes = list(submission.notes.get(task.id, []))

@@ -31,19 +31,17 @@ def write_report(folder: Path, book: Book, results: list[StudentResult], facts: 
     pages.mkdir(parents=True, exist_ok=True)
     names = page_names([result.student for result in results])
     data = {"chapter": book.chapter, **facts, "students": [as_data(result) for result in results]}
-    (folder / "grades.json").write_text(
-        json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    (folder / "grades.csv").write_text(table(book, results), encoding="utf-8", newline="")
+    _write(folder / "grades.json", json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    _write(folder / "grades.csv", table(book, results))
     for result, name in zip(results, names, strict=True):
-        (pages / name).write_text(page(book, result), encoding="utf-8")
+        _write(pages / name, page(book, result))
     rows = "".join(
         f'<tr><td><a href="students/{html.escape(name)}">{html.escape(result.student)}</a></td>'
         f"<td>{result.earned} of {result.points}</td><td>{html.escape(result.problem or '')}</td></tr>"
         for result, name in zip(results, names, strict=True)
     )
     head = "<tr><th>student</th><th>points</th><th></th></tr>"
-    (folder / "index.html").write_text(_html(book.name, f"<table>{head}{rows}</table>"), encoding="utf-8")
+    _write(folder / "index.html", _html(book.name, f"<table>{head}{rows}</table>"))
 
 
 def as_data(result: StudentResult) -> dict[str, Any]:
@@ -103,6 +101,11 @@ def page_names(students: list[str]) -> list[str]:
             name = f"{plain}-{number}.html"
         names.append(name)
     return names
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes text in which a submission may have put what is no character (half of a surrogate pair)."""
+    path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
 
 
 def _section(id: str, one: ExerciseResult) -> str:

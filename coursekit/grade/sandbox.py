@@ -70,13 +70,14 @@ class Zygote:
         """Ends a sandbox; tells how it had ended if it was dead already."""
         return self._ask({"do": "end", "pid": pid})
 
-    def close(self) -> None:
-        """Ends the zygote, and with it every sandbox."""
+    def close(self, *, wait: bool = True) -> None:
+        """Ends the zygote, and with it every sandbox. `wait=False` for a signal handler."""
         if self.process is not None:
-            self.control.close()
             self.process.kill()
-            self.process.wait()
-            self.process = None
+            if wait:
+                self.control.close()
+                self.process.wait()
+                self.process = None
         self.folder.cleanup()
 
     def _ask(self, order: dict[str, Any], attached: socket.socket | None = None) -> dict[str, int]:

@@ -62,6 +62,7 @@ class Submission:
     before: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     after: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     notes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    untouched: bool = False
     harmful: set[str] = field(default_factory=set)  # added cells in whose company a sandbox was lost
 
 
@@ -83,6 +84,9 @@ def read_submission(path: Path, student: str, book: Book) -> Submission:
             )
         elif not added:
             found.problem = "no answers: the notebook holds no cell of an exercise and no code of its own"
+    added = any(found.before.values()) or any(found.after.values())
+    stubs = (source.strip() == book.answer(id).stub.strip() for id, source in found.answers.items())
+    found.untouched = not added and all(stubs)
     return found
 
 

@@ -2,7 +2,7 @@
 # # 2 · Exercises: the block table
 #
 # You write the three parts of a paged memory and the rule that guards it: the slot of a token, a pool of blocks,
-# a table that grows block by block, and admission. Read the [lesson](../notebooks/) first.
+# a table that grows block by block, and admission. Read the [lesson](../notebooks/02_block_table.ipynb) first.
 #
 # 55 minutes · needs the lesson of chapter 2 · GPU: not needed
 #

@@ -108,6 +108,16 @@ def test_shipped_stubs_must_follow_from_their_text(tmp_path: Path) -> None:
     ]
 
 
+def test_a_folder_chooses_among_notebooks_of_one_name() -> None:
+    def chosen(name: str) -> set[str]:
+        return {target.title for target in targets(ROOT, [name])}
+
+    both = {"exercises/02_block_table", "solutions/02_block_table"}
+    assert chosen("02") == both | {"notebooks/02_block_table"}
+    assert chosen("exercises/02") == chosen("curriculum/exercises/02_block_table.py") == both
+    assert chosen("solutions/02_block_table.ipynb") == {"solutions/02_block_table"}
+
+
 def run_nbval(notebook: Path, folder: Path) -> dict[int, bool]:
     """Number of the code cell → whether it passed, as nbval's lax mode sees it."""
     report = folder / "report.xml"

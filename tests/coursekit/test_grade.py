@@ -10,7 +10,9 @@ import pytest
 
 from coursekit import ROOT
 from coursekit.checks.bank import Entry, entries
+from coursekit.exercises import sources
 from coursekit.grade.judge import Judge
+from coursekit.grade.submission import Submission, load_book
 from tests.coursekit.grading import (
     BOOK,
     RIGHT,
@@ -40,17 +42,41 @@ def judge() -> Iterator[Judge]:
 def test_the_solution_gets_all_and_the_stub_nothing(judge: Judge, tmp_path: Path) -> None:
     assert points(grade(judge, tmp_path, notebook(solved=True))) == FULL
     result = grade(judge, tmp_path, notebook())
-    assert result.earned == 0 and result.points == 25 and result.problem is None
+    assert (result.earned, result.points) == (0, 25)
+    assert result.problem == "no answers: every cell is as it was handed out"
     assert {one.status for one in result.exercises.values()} == {"unsolved"}
 
 
-@pytest.mark.parametrize(
-    "entry", [e for e in entries(ROOT) if e.exercise.startswith("2.")], ids=lambda e: e.label
-)
-def test_the_bank_gets_the_same_verdict_in_the_sandbox(entry: Entry, judge: Judge, tmp_path: Path) -> None:
-    one = grade(judge, tmp_path, notebook({entry.exercise: entry.code}, solved=True)).exercises[
-        entry.exercise
-    ]
+class Judges(dict[str, Judge]):
+    """A judge for each chapter, made when first asked for."""
+
+    def __missing__(self, chapter: str) -> Judge:
+        self[chapter] = Judge(load_book(ROOT, chapter), 5)
+        return self[chapter]
+
+
+@pytest.fixture(scope="module")
+def judges() -> Iterator[Judges]:
+    made = Judges()
+    yield made
+    for judge in made.values():
+        judge.close()
+
+
+@pytest.mark.parametrize("chapter", sources(ROOT))
+def test_every_chapter_s_solution_gets_all_points(chapter: str, judges: Judges) -> None:
+    judge = judges[str(int(chapter))]
+    answers = {id: judge.book.answer(id).solved for id in judge.book.ids}
+    result = judge.grade(Submission("x", "x.ipynb", answers=answers))
+    assert result.earned == result.points > 0
+    assert [one.notes for one in result.exercises.values()] == [[]] * len(answers)
+
+
+@pytest.mark.parametrize("entry", entries(ROOT), ids=lambda entry: entry.label)
+def test_the_bank_gets_the_same_verdict_in_the_sandbox(entry: Entry, judges: Judges) -> None:
+    judge = judges[entry.exercise.split(".")[0]]
+    answers = {id: judge.book.answer(id).solved for id in judge.book.ids} | {entry.exercise: entry.code}
+    one = judge.grade(Submission("x", "x.ipynb", answers=answers)).exercises[entry.exercise]
     if entry.right:
         assert one.verdict.passed, one.verdict
         return

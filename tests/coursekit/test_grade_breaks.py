@@ -5,13 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from nbformat import NotebookNode
 
+from coursekit import ROOT
 from coursekit.grade import command
 from coursekit.grade.judge import Judge
 from coursekit.grade.submission import Submission, chapter_of, read_submission
@@ -113,7 +118,7 @@ def test_the_command_grades_a_class_in_parallel(tmp_path: Path, capsys: pytest.C
     write(subs / "bob" / "07_other.ipynb", CHAPTER_5)
     write(
         subs / "=cmd()" / "02_block_table.ipynb",
-        notebook({"2.1": "raise ValueError('<script>alert(1)</script>')"}),
+        notebook({"2.1": "raise ValueError('<script>alert(1)</script>\\ud800')"}),
     )
     write(subs / "dot" / "02_block_table.ipynb", "no notebook")
     (subs / "empty").mkdir()
@@ -140,6 +145,31 @@ def test_the_command_grades_a_class_in_parallel(tmp_path: Path, capsys: pytest.C
     assert "&lt;script&gt;" in page and "<script>" not in page
     assert "<script>" not in (out / "index.html").read_text(encoding="utf-8")
     assert "5 submissions graded" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        write(tmp_path / name / "02_block_table.ipynb", notebook({"2.1": "while True:\n    pass"}))
+    write(tmp_path / "0" / "02_block_table.ipynb", notebook())
+    out = tmp_path / "report"
+    places = [str(tmp_path / name) for name in ("0", "a", "b", "c", "d")]
+    command_line = [sys.executable, "-m", "coursekit", "grade", *places, "--out", str(out)]
+    command_line += ["--jobs", "2", "--seconds", "300", "--chapter", "2"]
+    process = subprocess.Popen(command_line, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and "1 of 5 graded" in process.stdout.readline()
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) >= 4
+        process.send_signal(number)
+        assert process.wait(timeout=20) == (130 if number == signal.SIGINT else -number)
+        assert psutil.wait_procs(family, timeout=10)[1] == []
+    finally:
+        process.kill()
+    if number == signal.SIGINT:
+        data = json.loads((out / "grades.json").read_text(encoding="utf-8"))
+        assert data["complete"] is False and [row["student"] for row in data["students"]] == ["0"]
 
 
 def test_wrong_requests_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
