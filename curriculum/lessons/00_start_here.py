@@ -303,5 +303,6 @@ print("a neighbour's block:    ", decode_damaged(name_the_neighbours_block) == g
 # 2. With blocks of 16 tokens, how many slots can one request waste at most, and where are they?
 # 3. Eight requests instead of two ran at once. Why is a step with eight not four times as slow?
 #
-# Next: [chapter 7](07_batched_decode.ipynb) takes this engine apart: how the model's attention was replaced,
-# what the batch of one step looks like, and how to prove that nothing changed.
+# Next: [chapter 1](01_fragmentation.ipynb) does the arithmetic of the waste, and [chapter 2](02_block_table.ipynb) builds the
+# pool and the table. [Chapter 7](07_batched_decode.ipynb) takes the engine you just used apart: how the model's attention was
+# replaced, what the batch of one step looks like, and how to prove that nothing changed.
