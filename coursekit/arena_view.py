@@ -29,7 +29,7 @@ COLOURS = {state: PARTS["tokens" if state == "used" else state][0] for state in 
 LABELS = {
     "used": "holds a token",
     "reserved": "reserved: a token will come",
-    "internal": "internal: none will",
+    "internal": "internal: will never be filled",
     "external": "free or rounded up: external",
 }
 

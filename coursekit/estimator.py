@@ -108,6 +108,11 @@ def _picture(answer: Plan, price_per_hour: float) -> Picture:
         f"{many.requests_per_second / few.requests_per_second:.1f} times; a thousand requests cost "
         f"{money(few, price_per_hour):.3g} or {money(many, price_per_hour):.3g}."
     )
+    if cost.shape.num_window_layers:
+        summary += (
+            " Not like with like: the reservation leaves out what has left a layer's window, the blocks keep it "
+            "(our pool gives no block back before the request ends)."
+        )
     return Picture(fig, alt=f"Two bar charts. {'. '.join(said)}.", summary=summary)
 
 

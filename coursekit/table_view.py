@@ -118,13 +118,14 @@ def address(
         axes.text(
             0, -2.05, f"bytes {first:,} to {first + bytes_per_token - 1:,}", fontsize=11.5, weight="bold"
         )
-        told += f", bytes {first:,} to {first + bytes_per_token - 1:,} of a layer's keys"
-    _stage(axes, 8.6, "kernel", "reads the slot", "q . k, softmax, v", y=-1.8, width=2.4)
+        axes.text(0, -2.4, "of this layer's keys", fontsize=10)
+        told += f", bytes {first:,} to {first + bytes_per_token - 1:,} of this layer's keys"
+    _stage(axes, 8.2, "kernel", "reads every slot", "in the table: q . k, softmax, v", y=-1.8, width=2.9)
     _stage(axes, 5.7, "", "next token", "after all slots", y=-1.8, width=2.0)
     _arrow(axes, (9.8, -0.75), (9.8, -1.25), INK)
-    _arrow(axes, (8.6, -1.8), (7.7, -1.8), INK)
+    _arrow(axes, (8.2, -1.8), (7.7, -1.8), INK)
     axes.set_xlim(-0.1, 11.2)
-    axes.set_ylim(-2.4, 1.45)
+    axes.set_ylim(-2.5, 1.45)
     axes.axis("off")
     axes.set_title("From a token to its place in memory")
     words = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from coursekit.show import BLUE, FAINT, GREEN, INK, ORANGE, VERMILION, Picture, figure, label_bar
 from paged_ref.block_pool import blocks_for
@@ -12,6 +12,7 @@ from paged_ref.block_pool import blocks_for
 # The order in which the parts stand, their colours and their hatching.
 PARTS = {
     "tokens": (BLUE, ""),
+    "held, empty": (ORANGE, "////"),
     "internal": (ORANGE, "////"),
     "reserved": (VERMILION, "...."),
     "external": (GREEN, "xxxx"),
@@ -63,7 +64,7 @@ def waste_bars(bars: Mapping[str, Mapping[str, float]], title: str, unit: str = 
 
 def growth(lengths: Sequence[int], block_size: int) -> Picture:
     """A row for each length of one growing sequence: full slots, the new token, and the rest of the last block."""
-    fig, axes = figure(width=7, height=0.8 + 0.4 * len(lengths))
+    fig, axes = figure(width=7, height=1.1 + 0.4 * len(lengths))
     gap, taken = 0.4, [n for n in lengths if blocks_for(n, block_size) > blocks_for(n - 1, block_size)]
     widest = blocks_for(max(lengths), block_size) * (block_size + gap)
     for row, length in enumerate(lengths):
@@ -81,6 +82,13 @@ def growth(lengths: Sequence[int], block_size: int) -> Picture:
     axes.set_xticks([])
     for spine in axes.spines.values():
         spine.set_visible(False)
+    colours = (
+        (BLUE, "holds a token"),
+        (ORANGE, "the newest token"),
+        ("white", "held, empty"),
+    )
+    handles = [Patch(facecolor=colour, edgecolor=INK, label=label) for colour, label in colours]
+    fig.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     said = " and ".join(str(n) for n in taken) or "none"
     axes.set_title(f"Block size {block_size}: a block comes with token {said}")
     rows = "; ".join(f"{n} tokens: {-n % block_size} empty in {blocks_for(n, block_size)}" for n in lengths)
@@ -104,14 +112,19 @@ def waste_curve(
     fig, (left, right) = figure(1, 2, width=9, height=3.2)
     left.plot(sizes, [100 * share for share in waste], "o-", color=ORANGE)
     left.axhline(100 * limit, color=INK, linewidth=1, linestyle="--")
+    left.annotate(
+        f"limit: {limit:.0%}", (sizes[0], 100 * limit), (0, 4), textcoords="offset points", fontsize=9.5
+    )
     left.set_ylabel("wasted slots, %")
     left.set_title(f"Waste ({name})")
     right.plot(sizes, entries, "s-", color=BLUE)
     right.set_yscale("log")
     right.set_ylabel("table entries")
-    right.set_title("Look-ups, a sequence and layer")
+    right.set_title("Look-ups per sequence and layer")
     for axes in (left, right):
         axes.axvline(sizes[at], color=INK, linewidth=1, linestyle=":")
+        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": 9.5}
+        axes.annotate(f"chosen: {sizes[at]}", (sizes[at], 0.92), (-4, 0), ha="right", **place)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.minorticks_off()

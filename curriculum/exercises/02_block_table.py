@@ -172,12 +172,13 @@ class BlockTable:
 # hints:
 #   - "A request needs the blocks of its prompt, rounded up, and one more to grow into."
 #   - "It may start now if that many are free and the watermark still stays free afterwards."
-#   - "To tell LATER from NEVER, ask the same question of an empty pool, where all blocks are free."
+#   - "To tell LATER from NEVER, ask the same question of a pool in which all blocks are free."
 
 # %% [markdown]
 # `admit` returns `"OK"`, `"LATER"` or `"NEVER"`. A request needs enough blocks for its prompt, and one block to grow into.
-# `watermark` blocks of the pool must stay free for the sequences that are running already. A request that would not
-# fit even if all the pool were free must be refused at once, because waiting will not help it.
+# `watermark` blocks of the pool must stay free for the sequences that are running already. A request that would not fit
+# even with all blocks free, *watermark still kept back*, is `NEVER`: it must be refused at once, because waiting will not
+# help it.
 
 # %% exercise="2.4"
 def admit(prompt_tokens, num_free, num_blocks, block_size, watermark=0):

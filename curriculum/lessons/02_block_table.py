@@ -127,7 +127,7 @@ print("one sequence gets", pool.allocate(1), "and the other gets", pool.allocate
 # The same block, for both. Each will write its keys over the other's. Nothing fails at the point of the
 # mistake, and nothing fails later either: the texts go wrong. Section 12 looks at the damage.
 #
-# Both flaws are mended by looking before acting. The pool must also *know* who is held, so it counts holders.
+# Both flaws are mended by looking before acting. The pool must also *know* which blocks are held, so it counts holders.
 # (One holder at most for now. Chapter 4 shares blocks, and then the count is what makes it safe.)
 
 
@@ -182,7 +182,7 @@ for attempt in (lambda: pool.allocate(3), lambda: pool.free([5, 5])):
 #
 # Take a pool of 1,024 blocks of 16 tokens that has been in use for a while. A new sequence of 20 tokens gets
 # two blocks: logical block 0 is physical block 731, logical block 1 is physical block 12. (We bring that
-# about by freeing those two first: what is freed first is handed out first.)
+# about with one `free([731, 12, 340])`: the pool hands them out in that order.)
 
 # %%
 from paged_ref import BlockPool, BlockTable
@@ -205,6 +205,9 @@ for t in (0, 15, 16, 19):
     where = f"logical block {logical}, offset {offset:2}"
     print(f"token {t:2}: {where} -> {physical:3} * 16 + {offset:2} = {physical * 16 + offset}")
 print("the library agrees:", [table.slot(t) for t in (0, 15, 16, 19)])
+
+# %% [markdown]
+# The sequence grows by 18 tokens, to 38. They do not fit into its two blocks, so it takes a third: block 340.
 
 # %%
 from coursekit.memory_map import take_snapshot
@@ -300,7 +303,7 @@ print("8 more:", b.append(8))
 # A block is taken **when the first token arrives that does not fit into the last one**, and not earlier. A
 # sequence of exactly 8 tokens in blocks of 4 holds two blocks, not three: the ninth token brings the third.
 #
-# Users of one small engine asked five times whether this line is a bug:
+# Users of one small engine ask whether this line is a bug:
 #
 #     if len(sequence) % block_size == 1: take a block
 #
@@ -349,9 +352,9 @@ growth(range(3, 10), block_size=4).show()
 # %% [markdown]
 # ## 6 The same from the library
 #
-# This is `allocate` and `free` as they run in the engine. You know every line but two: `forget` concerns the
-# prefix cache (chapter 4), and the free blocks stand in a linked list instead of a stack, because a cache hit
-# must take a block out of the *middle* in constant time.
+# This is `allocate` and `free` as they run in the engine. What is new concerns the prefix
+# cache (chapter 4): `forget`, `_is_cached`, and the two ends of the free list. That list is linked, not a stack, because
+# a cache hit must take a block out of the *middle* in constant time.
 
 # %%
 from coursekit.lesson import show_source
@@ -518,7 +521,7 @@ def admission(prompt_tokens, max_new_tokens, free, num_blocks, watermark_blocks,
 # %% [markdown]
 # The `min` is for a request that ends within its prompt's last block. It will not grow, so it needs no block
 # for that. (Where nobody says how long the answer may become, as in exercise 2.4, the `+ 1` is always asked, and
-# NEVER is what would not fit an empty pool.)
+# the watermark counts there, too: NEVER is what would not fit with all blocks free and the watermark kept back.)
 #
 # > **Predict.** 500 blocks, a watermark of 5, blocks of 16. Answer for: (a) a prompt of 32 with 7 blocks free;
 # > (b) the same with 8 free; (c) a prompt of 33 with 8 free; (d) a prompt of 6,000 with up to 4,000 new tokens and
@@ -532,7 +535,8 @@ print("(d)", admission(6000, 4000, free=500, num_blocks=500, watermark_blocks=5)
 
 # %% [markdown]
 # The library's scheduler gives the same answers. We ask it 4,000 times, with another request already running
-# (for a request that is alone there is no watermark: it may use the whole pool).
+# (for a request that is alone there is no watermark: it may use the whole pool; exercise 2.4 is simpler and always keeps
+# its watermark back).
 
 # %%
 from paged_ref.request import Request, Sequence
@@ -564,9 +568,10 @@ print("4,000 times the same answer:", answers)
 #
 # When a running sequence needs a block and none is free, someone must give theirs up: the latest request is
 # **preempted**. It loses its blocks, waits, and its tokens are computed again. The loop below is a server
-# with nothing but that rule in it. 120 requests with the lengths of the ShareGPT trace wait at the door.
+# with nothing but that rule in it. 120 requests wait at the door, with lengths drawn to have ShareGPT's means (161 tokens in, 338
+# out). ShareGPT and, below, Alpaca are two public sets: conversations, and short instructions with their answers.
 #
-# > **Predict.** Compare three rules: the prompt's blocks only; one more; one more above a watermark of 5 %.
+# > **Predict.** Compare five rules: the prompt's blocks only; one more; one more above a watermark of 1, 5 or 20 %.
 # > Which has the most preemptions? Is a higher watermark always better?
 
 # %%
@@ -648,38 +653,39 @@ for n in (10, 850, 10_000):
 
 # %% [markdown]
 # So "paging leaves no waste" is wrong, and it is wrong by the most where sequences are short. Here are the
-# requests of two traces (lengths with the means of the vLLM paper's), each looked at somewhere in the middle
-# of its life, held by a contiguous server that reserves 2,048 slots and by paged ones:
+# requests that a server holds at a random moment, for both traces (lengths drawn to have the means of ShareGPT and
+# Alpaca), in a contiguous server that gives each 2,048 slots and in paged ones. A request with a long answer is there for
+# longer, so one meets it more often: each counts by its output tokens.
 
 # %%
 from coursekit.waste_view import waste_bars, waste_curve
 
 
 def lengths_in_flight(trace, num_requests=4000):
-    """Tokens that requests hold at a random moment of their lives."""
-    moments = np.random.default_rng(7).random(num_requests)
+    """Tokens of the requests that a server holds at a random moment."""
+    rng = np.random.default_rng(7)
     jobs = make_workload(TRACES[trace], num_requests, rate=np.inf, seed=1)
-    return np.array(
-        [
-            job.prompt_tokens + int(moment * job.output_tokens)
-            for job, moment in zip(jobs, moments, strict=True)
-        ]
-    )
+    steps = np.array([job.output_tokens for job in jobs])  # a request is held for as many steps
+    met = rng.choice(num_requests, size=num_requests, p=steps / steps.sum())
+    prompts = np.array([job.prompt_tokens for job in jobs])
+    return prompts[met] + (rng.random(num_requests) * steps[met]).astype(int)
 
 
 bars = {}
 for trace in ("sharegpt", "alpaca"):
     n = lengths_in_flight(trace)
-    bars[f"{trace}, 2,048 reserved"] = {"tokens": n.sum(), "reserved": (2048 - n).sum()}
+    bars[f"{trace}, 2,048 slots each"] = {"tokens": n.sum(), "held, empty": (2048 - n).sum()}
     for size in (16, 128):
-        bars[f"{trace}, blocks of {size}"] = {"tokens": n.sum(), "internal": (-n % size).sum()}
+        bars[f"{trace}, blocks of {size}"] = {"tokens": n.sum(), "held, empty": (-n % size).sum()}
 waste_bars(bars, "What the held memory is spent on").show()
 for trace in ("sharegpt", "alpaca"):
-    print(f"{trace}: {lengths_in_flight(trace).mean():.0f} tokens in flight on average")
+    n = lengths_in_flight(trace)
+    print(f"{trace}: {n.mean():.0f} tokens a request on average, {n.mean() / 2048:.0%} of 2,048")
 
 # %% [markdown]
-# (Of what is reserved, part will be used later in the request's life. Chapter 1 splits the three kinds
-# exactly.)
+# *Held, empty* is every slot without a token, whether one will come or not; chapter 1 splits these slots into reserved
+# and internal ones. Its simulated server that reserves 2,048 slots for everyone (Orca (Max)) has about the same share
+# in use of what it holds.
 #
 # ### Choose a block size
 #
@@ -717,10 +723,12 @@ for i, size in enumerate(sharegpt[0][:8]):
 print("largest size below 4 %:", sharegpt[3], "for sharegpt,", alpaca[3], "for alpaca")
 
 # %% [markdown]
-# The waste grows in proportion to the block size, the look-ups fall in proportion, and the knee is where the
-# blocks are still small against the sequences. 16 is a good choice for conversations, and that is why it is
-# common. What the curve does not show: how much faster a kernel reads a long piece than a short one (chapter 5
-# measures it), and that large blocks are shared less often, because only full blocks are shared (chapter 4).
+# The waste grows at first in proportion to the block size, and the look-ups fall at first in proportion: as long as the
+# blocks are small against the sequences. Where the limit lies is a choice; half of it would halve the block size, about.
+# A server does not know its traffic before it starts, so the common 16 leaves a margin on the side of short
+# requests. What the curve does not show: how much faster a kernel reads a long piece than a short one (chapter 5
+# measures it), and that large blocks are shared less often, because only full blocks are found again by the prefix
+# cache (chapter 4).
 #
 # Is the *size* of the tables an argument against small blocks? Compute it before you say so: an entry is four
 # bytes.
@@ -735,11 +743,11 @@ for size in (1, 16):
 #
 # | operating system | PagedAttention | the same? |
 # |---|---|---|
-# | process | sequence | each has an address space that starts at 0 |
+# | process | sequence | yes: each has an address space that starts at 0 |
 # | virtual address | token position | yes |
-# | page | logical block | fixed size, filled in order; only the last is partial |
+# | page | logical block | yes: fixed size, filled in order; only the last is partial |
 # | page frame | physical block | yes: any free one will do |
-# | page table | block table | one level: a flat list. An OS needs several, for address spaces that are mostly holes |
+# | page table | block table | yes, but of one level: a flat list. An OS needs several, for address spaces that are mostly holes |
 # | allocation on first touch | a block when a token needs it | yes, but *before* the write, by the scheduler |
 # | copy-on-write after `fork` | copy-on-write after a fork | yes (chapter 4) |
 # | shared library pages | shared prompt | yes; found by contents (chapter 4) |
@@ -875,7 +883,7 @@ print("tokens, by layer:", [own.num_tokens for own in one_pool])
 # %% [markdown]
 # In the first case the same list four times (80 times in a 70B model). In the second a torn token, which some
 # layers have and others do not. One table for all layers says it once, and a token has room in all layers or
-# in none.
+# in none. (Models that mix windows and full layers need one table per *kind* of layer.)
 #
 # ## 12 What must hold, and what breaks if it does not
 #
@@ -1016,8 +1024,8 @@ print("B reads:", repr(memory.read(b.blocks, b.num_tokens)))
 #
 # Three interview questions. Answer aloud, then look for the cell that shows it.
 #
-# 1. A 33-token prompt, blocks of 16, five blocks free, no watermark. May it start? Which slots of its table are
-#    wasted after its first new token?
+# 1. A 33-token prompt, blocks of 16, five blocks free, no watermark. May it start? How many slots of its
+#    last block are empty once its first new token has been stored?
 # 2. Why can a pool of equal blocks have no external fragmentation, and which waste does it have?
 # 3. "It is virtual memory for the KV cache." Name three terms that carry over, and three that do not.
 #
