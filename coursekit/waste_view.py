@@ -124,7 +124,8 @@ def waste_curve(
     for axes in (left, right):
         axes.axvline(sizes[at], color=INK, linewidth=1, linestyle=":")
         place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": 9.5}
-        axes.annotate(f"chosen: {sizes[at]}", (sizes[at], 0.92), (-4, 0), ha="right", **place)
+        side, shift = ("left", 4) if at < len(sizes) / 3 else ("right", -4)  # the label stays inside
+        axes.annotate(f"chosen: {sizes[at]}", (sizes[at], 0.92), (shift, 0), ha=side, **place)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.minorticks_off()

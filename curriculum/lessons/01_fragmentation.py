@@ -67,7 +67,11 @@ for name, model in MODELS.items():
     kv_heads, dim = (
         ("-", f"latent {model.latent_dim}") if model.latent_dim else (model.num_kv_heads, model.head_dim)
     )
-    window = f", window {model.sliding_window:,} in {model.num_window_layers}" if model.sliding_window else ""
+    window = (
+        f", window {model.sliding_window:,} in {model.num_window_layers} layers"
+        if model.sliding_window
+        else ""
+    )
     print(
         f"{name:15} {model.kind:13} {model.num_layers:6} {model.num_heads:5} {kv_heads:>4} {dim:>10}{window}"
     )
@@ -691,7 +695,7 @@ print(f"SmolLM2 on an H100: {result.contiguous.concurrency:,} requests fit with 
 print(f"throughput: {result.paged.requests_per_second / result.contiguous.requests_per_second:.2f} times")
 
 # %% [markdown]
-# With reservations, too, more fit than anyone would batch.
+# Already with reservations more fit than anyone would batch.
 #
 # **There is no KV cache.** A state-space model such as Mamba keeps a state of fixed size, however long the text. Its
 # config describes nothing to page:

@@ -51,3 +51,8 @@ def test_the_price_is_for_the_whole_machine() -> None:
     ]
     assert costs[1] == pytest.approx(2 * costs[0], rel=0.02)
     assert estimate(**START).summary == estimate(**START | {"price_per_gpu_hour": 2.5}).summary
+
+
+def test_a_window_is_said_to_make_the_comparison_uneven() -> None:
+    assert "Not like with like" in estimate(**START | {"model": "gemma-3-27b"}).summary
+    assert "Not like with like" not in estimate(**START).summary

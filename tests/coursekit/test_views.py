@@ -173,7 +173,11 @@ def test_growth_and_the_curve_say_what_they_draw() -> None:
     picture = waste_view.growth(range(3, 10), 4)
     assert picture.summary.startswith("A block is taken with token 5 and 9;")
     assert [t.get_text() for t in picture.fig.axes[0].texts] == ["a block is taken"] * 2
+    names = [text.get_text() for text in picture.fig.legends[0].get_texts()]
+    assert names == ["holds a token", "the newest token", "held, empty"]
     curve = waste_view.waste_curve("trace", [8, 16, 32], [0.01, 0.03, 0.06], [40, 20, 10], 0.04)
+    labels = [[text.get_text() for text in axes.texts] for axes in curve.fig.axes]
+    assert labels == [["limit: 4%", "chosen: 16"], ["chosen: 16"]]
     assert curve.summary == (
         "trace: blocks of 16 waste 3.0%, with 20 look-ups on average; blocks of 32 would waste 6.0%."
     )
