@@ -259,7 +259,7 @@ display_widget(
 # ## 6 What must hold, and what breaks if it does not
 #
 # A request's tokens lie in scattered blocks, and only the table knows which. Let us damage it. Two requests
-# run for eight steps; then we change the first one's table by hand and let it go on.
+# run for ten steps; then we change the first one's table by hand and let it go on.
 #
 # > **Predict.** (a) The entries of two full blocks change places. (b) The first entry and the last, whose block is
 # > only partly full, change places. (c) One entry names a block of the *other* request. Which of the three change the
@@ -268,17 +268,17 @@ display_widget(
 
 # %%
 def decode_damaged(damage):
-    """Serve the first two requests, damaging the first one's table after eight steps; returns its tokens."""
+    """Serve the first two requests, damaging the first one's table after ten steps; returns its tokens."""
     llm = LLM(model, num_blocks=64, block_size=16, enable_prefix_caching=False)
     first, second = (llm.add_request(p, s) for p, s in zip(prompts[:2], samplings[:2], strict=True))
-    for _ in range(8):
+    for _ in range(10):
         llm.step()
     mine, other = first.sequences[0].table.blocks, second.sequences[0].table.blocks
     before = list(mine)
     damage(mine, other)
-    for _ in range(16):
+    for _ in range(14):
         llm.step()
-    mine[:3] = before[:3]  # mend it, so that the blocks go back to the pool as they came
+    mine[: len(before)] = before  # mend it, so that the blocks go back to the pool as they came
     tokens = first.sequences[0].output_token_ids
     llm.abort(first), llm.abort(second)
     return tokens
