@@ -257,7 +257,7 @@ MODELS = {
         _M("llama-3.1-8b", 32, 32, 8, 128, num_parameters=8_030_261_248),
         _M("llama-3.1-70b", 80, 64, 8, 128, num_parameters=70_553_706_496),
         _M("llama-3.1-405b", 126, 128, 8, 128, num_parameters=405_853_388_800),
-        _M("mistral-7b-v0.2", 32, 32, 8, 128, num_parameters=7_241_732_096),
+        _M("mistral-7b", 32, 32, 8, 128, num_parameters=7_241_732_096),
         _M("opt-13b", 40, 40, 40, 128, "float16", num_parameters=12_853_473_280),
         _M("falcon-7b", 32, 71, 1, 64, num_parameters=6_921_720_704),
         # Layers 6, 12, … of 62 see everything, the others the last 1,024 tokens.

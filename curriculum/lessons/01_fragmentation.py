@@ -62,7 +62,7 @@ from paged_ref import ModelShape
 show_source(ModelShape.kv_bytes_per_token, ModelShape.kv_bytes)
 
 # %%
-print(f"{'model':15} {'attention':13} {'layers':>6} {'heads':>5} {'KV':>4} {'head_dim':>9}")
+print(f"{'model':15} {'attention':13} {'layers':>6} {'heads':>5} {'KV':>4} {'head_dim':>10}")
 for name, model in MODELS.items():
     kv_heads, dim = (
         ("-", f"latent {model.latent_dim}") if model.latent_dim else (model.num_kv_heads, model.head_dim)
@@ -77,6 +77,8 @@ for name, model in MODELS.items():
     )
 
 # %% [markdown]
+# (`mistral-7b` is version 0.2 or later. The first version had a window of 4,096 tokens in every layer.)
+#
 # > **Predict.** Which of these models keeps the most for one token, which the least? Which keeps the most for
 # > 8,192 tokens?
 
