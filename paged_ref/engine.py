@@ -268,7 +268,7 @@ class LLM:
         if sampling is None or isinstance(sampling, SamplingParams):
             each = [sampling or SamplingParams()] * len(prompts)
         else:
-            each = list(sampling) if isinstance(sampling, (list, tuple)) else [sampling]
+            each = list(sampling) if isinstance(sampling, ListOf) else [sampling] * len(prompts)
         if len(each) != len(prompts):
             raise ValueError(f"{len(each)} SamplingParams for {len(prompts)} prompts: one, or one for each")
         for i, prompt in enumerate(prompts):

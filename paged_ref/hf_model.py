@@ -236,7 +236,7 @@ def _why_not(config: Any) -> str | None:
     if getattr(config, "use_bidirectional_attention", False):
         return "lets tokens see later ones, which a cache cannot serve"
     rope = getattr(config, "rope_parameters", None) or {}
-    kinds = {part.get("rope_type") for part in (rope, *rope.values()) if isinstance(part, dict)}
+    kinds = {str(part.get("rope_type")) for part in (rope, *rope.values()) if isinstance(part, dict)}
     for kind in sorted(kinds & {"dynamic", "longrope"}):
         return (
             f"rescales positions by the longest sequence of a batch ({kind!r} rotary embedding), "
