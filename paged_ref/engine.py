@@ -265,10 +265,9 @@ class LLM:
     ) -> None:
         """Add a request for each prompt, to the scheduler and to `requests`."""
         prompts = as_prompts(prompts)
-        if sampling is None or isinstance(sampling, SamplingParams):
-            each = [sampling or SamplingParams()] * len(prompts)
-        else:
-            each = list(sampling) if isinstance(sampling, ListOf) else [sampling] * len(prompts)
+        each = (
+            list(sampling) if isinstance(sampling, ListOf) else [sampling or SamplingParams()] * len(prompts)
+        )
         if len(each) != len(prompts):
             raise ValueError(f"{len(each)} SamplingParams for {len(prompts)} prompts: one, or one for each")
         for i, prompt in enumerate(prompts):
