@@ -321,7 +321,10 @@ def main(arguments: list[str]) -> int:
             set_up(torch_index, lock)
         subprocess.call([str(PYTHON), "-m", "paged_ref.attention.warm_up"])
         show("3/3  Fetching the model, once, into this user's cache")
-    if (fresh or word in NEEDS_MODEL) and subprocess.call([str(PYTHON), "-m", "paged_ref.weights"]) != 0:
+    asks_for_help = bool({"-h", "--help"} & set(rest))
+    if (fresh or (word in NEEDS_MODEL and not asks_for_help)) and subprocess.call(
+        [str(PYTHON), "-m", "paged_ref.weights"]
+    ) != 0:
         show("The model is missing: chapters 0 and 7 need it; the next start tries to fetch it again.")
     command = [str(PYTHON), "-m", "coursekit", word, *rest]
     if os.name != "nt":

@@ -1,7 +1,7 @@
 """paged_ref: PagedAttention, written to be read.
 
-The files in reading order stand in the README, each with the chapter that teaches it. Importing this package loads
-none of torch, triton or transformers: a name is fetched from its module when it is first used.
+The files in reading order stand in the README; each says in its first lines which chapter teaches it. Importing this
+package loads none of torch, triton or transformers: a name is fetched from its module when it is first used.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from .attention import BACKENDS
+from .attention import choose_backend
+from .attention import load as load_backend
 from .batch import build_batch
 from .beam_search import BeamSearch
 from .block_pool import BlockPool
@@ -35,11 +36,12 @@ from .progress import Progress
 from .prompts import Prompt, as_prompts, to_token_ids
 from .request import Request, Sequence
 from .sampling import BadLogits, SamplingParams, choose, require_int
-from .scheduler import Scheduler
+from .scheduler import NeverFits, Scheduler
 from .step import Chunk, Step
 from .text import Detokenizer
 
 log = logging.getLogger("paged_ref")
+MOST = 2**31 - 1  # block ids and slots are int32
 
 
 class LLM:
@@ -85,19 +87,28 @@ class LLM:
     ) -> None:
         if preemption not in ("recompute", "swap"):
             raise ValueError(f"preemption = {preemption!r}: it must be 'recompute' or 'swap'")
-        if backend != "auto" and backend not in BACKENDS:
-            raise ValueError(f"unknown backend {backend!r}: one of auto, {', '.join(BACKENDS)}")
-        sizes = {"block_size": block_size, "num_blocks": num_blocks, "num_host_blocks": num_host_blocks}
+        if backend != "auto":
+            load_backend(backend)
+        sizes = {
+            "block_size": block_size,
+            "num_blocks": num_blocks,
+            "num_host_blocks": num_host_blocks,
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+        }
         for name, value in sizes.items():
             if value is not None:
                 require_int(name, value, 1)  # before a model is loaded
+                if value > MOST:
+                    raise ValueError(f"{name} = {value}: it must be {MOST} at most")
         if isinstance(model, PagedModel):
             self.model = model
         elif isinstance(model, PreTrainedModel):
             self.model = PagedModel(model, tokenizer)
         else:
             self.model = PagedModel.load(model, dtype, device)
-        self.backend = backend
+        self.backend = choose_backend(next(self.model.model.parameters())) if backend == "auto" else backend
+        load_backend(self.backend)
         if num_blocks is None:
             num_blocks = choose_num_blocks(
                 self.model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens
@@ -254,10 +265,9 @@ class LLM:
     ) -> None:
         """Add a request for each prompt, to the scheduler and to `requests`."""
         prompts = as_prompts(prompts)
-        if sampling is None or isinstance(sampling, SamplingParams):
-            each = [sampling or SamplingParams()] * len(prompts)
-        else:
-            each = list(sampling)
+        each = (
+            list(sampling) if isinstance(sampling, ListOf) else [sampling or SamplingParams()] * len(prompts)
+        )
         if len(each) != len(prompts):
             raise ValueError(f"{len(each)} SamplingParams for {len(prompts)} prompts: one, or one for each")
         for i, prompt in enumerate(prompts):
@@ -268,13 +278,19 @@ class LLM:
                     self._add(request)
                     requests.append(request)
             except ValueError as error:
-                raise type(error)(f"prompt {i}: {error}") from error
+                raise (NeverFits if isinstance(error, NeverFits) else ValueError)(
+                    f"prompt {i}: {error}"
+                ) from error
 
     def _add(self, request: Request) -> None:
         self.scheduler.add(request)
         self.metrics.arrive(request)
 
     def _new_request(self, prompt: Prompt, sampling: SamplingParams, priority: int = 0) -> Request:
+        if not isinstance(sampling, SamplingParams):
+            raise ValueError(f"sampling is {sampling!r:.60}: it must be a SamplingParams")
+        if not isinstance(priority, int):
+            raise ValueError(f"priority = {priority!r}: it must be a whole number")
         token_ids = to_token_ids(prompt, self.model.tokenizer, self.model.vocab_size)
         room = self.model.max_positions - len(token_ids)
         if room < 1:

@@ -72,6 +72,10 @@ def paged_attention_forward(
         raise UnsupportedModel(
             f"{type(module).__name__} uses attention sinks, which the paged backends do not compute"
         )
+    if not getattr(module, "is_causal", True):
+        raise UnsupportedModel(
+            f"{type(module).__name__} lets tokens see later ones, which a cache cannot serve"
+        )
     layer, cache = module.layer_idx, paged_step.cache
     paged_step.layers.append(layer)
     cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged_step.slots)
@@ -131,12 +135,15 @@ class PagedModel:
 
         Args:
             model: "smollm2-135m", a hub id, or a local folder.
-            dtype: "float32", "float16", "bfloat16", or "auto": the checkpoint's own on a GPU and on a CPU
-            with
-                bfloat16 instructions, float32 on other CPUs.
+            dtype: "float32", "float16", "bfloat16", or "auto": the checkpoint's own on a GPU, and on a CPU that has
+                bfloat16 instructions; float32 on other CPUs.
             device: a torch device, or "auto": the first CUDA GPU, else the CPU.
+
+        Raises:
+            ValueError: an unknown model, dtype or device, or a device that is not there.
         """
-        device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        device = choose_device(device)
+        choose_dtype(dtype, device)  # before the weights are read
         source = resolve(str(model))
         which = load_arguments(source)
         loaded = AutoModelForCausalLM.from_pretrained(source, dtype=choose_dtype(dtype, device), **which)
@@ -175,6 +182,8 @@ class PagedModel:
             logits_to_keep=self._tensor(batch.sample_rows),
             paged_step=step,
         )
+        if not step.layers:
+            raise RuntimeError("the model has its own attention back (restore): make a new PagedModel of it")
         return result.logits[0], step
 
     def _tensor(self, array: Any) -> torch.Tensor:
@@ -182,10 +191,9 @@ class PagedModel:
 
     def _swap_attention(self) -> None:
         kind = type(self.model).__name__
-        if self.model.config.is_encoder_decoder:
-            raise UnsupportedModel(
-                f"{kind} is an encoder-decoder; only decoders have the cache this engine pages"
-            )
+        reason = _why_not(self.model.config)
+        if reason is not None:
+            raise UnsupportedModel(f"{kind} {reason}")
         try:
             self.model.set_attn_implementation(NAME)
             layers = self._trial()
@@ -217,6 +225,39 @@ class PagedModel:
         )
         _, step = self._forward(batch, self.new_cache(1, 4), "torch")
         return step.layers
+
+
+def _why_not(config: Any) -> str | None:
+    """What in a model's config this engine would compute wrongly, in words; None if nothing is known."""
+    if config.is_encoder_decoder:
+        return "is an encoder-decoder; only decoders have the cache this engine pages"
+    if getattr(config, "attention_chunk_size", None):
+        return "attends within chunks, a mask that the paged backends do not compute"
+    if getattr(config, "use_bidirectional_attention", False):
+        return "lets tokens see later ones, which a cache cannot serve"
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = {str(part.get("rope_type")) for part in (rope, *rope.values()) if isinstance(part, dict)}
+    for kind in sorted(kinds & {"dynamic", "longrope"}):
+        return (
+            f"rescales positions by the longest sequence of a batch ({kind!r} rotary embedding), "
+            "so that one request would change another"
+        )
+    return None
+
+
+def choose_device(device: str) -> str:
+    """What `device` means on this machine; see `PagedModel.load`.
+
+    Raises:
+        ValueError: no such device.
+    """
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(f"device = {device!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    return device
 
 
 def choose_dtype(dtype: str, device: str) -> Any:

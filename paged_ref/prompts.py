@@ -52,12 +52,20 @@ def _from_messages(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> lis
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
             raise ValueError(f"chat message {i} is {message!r}: it needs a 'role' and a 'content'")
+        for name in ("role", "content"):
+            if not isinstance(message[name], str):
+                raise ValueError(
+                    f"chat message {i}: its {name!r} is {message[name]!r:.60}, and must be a string"
+                )
     if getattr(_require(tokenizer, "chat messages"), "chat_template", None) is None:
         raise ValueError("the tokenizer has no chat template: give the prompt as a string")
-    ids = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)[
-        "input_ids"
-    ]
-    return list(ids)
+    try:
+        made = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)
+    except (
+        Exception
+    ) as error:  # a template is a program of the model's authors, and may refuse in its own way
+        raise ValueError(f"the tokenizer's chat template does not take these messages: {error}") from error
+    return list(made["input_ids"])
 
 
 def _require(tokenizer: Any, what: str) -> Any:
@@ -67,7 +75,8 @@ def _require(tokenizer: Any, what: str) -> Any:
 
 
 def _require_kind(prompt: Any) -> None:
-    if not isinstance(prompt, (str, Sequence, np.ndarray)):
+    is_list = isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray))
+    if not (is_list or (isinstance(prompt, np.ndarray) and prompt.ndim > 0)):
         kind = type(prompt).__name__
         raise ValueError(
             f"a prompt is a string, a list of token ids or of chat messages, not a {kind}: {prompt!r:.60}"

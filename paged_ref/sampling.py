@@ -205,6 +205,7 @@ def _least_kept(scaled: torch.Tensor, params: Sequence[SamplingParams]) -> torch
         kept = inside & (
             probability.cumsum(dim=-1) - probability < top_p
         )  # what is likelier does not reach top_p yet
+        kept[:, 0] = True  # the likeliest token stays, however small top_p is
         if best.shape[1] == vocab_size or not (kept[:, -1:] & (top_k > best.shape[1])).any():
             return best.gather(1, kept.sum(dim=-1, keepdim=True) - 1)[:, 0]
         width *= 8

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, Protocol
 
 from .validate import Batch, check_arguments, check_batch, is_torch
@@ -79,7 +80,7 @@ def paged_attention(
         ValueError: an argument that does not fit, named with the place: `block_tables[2, 5] = 4711, but …`.
     """
     check_arguments(
-        query, key_cache, value_cache, block_tables, seq_lens, query_start_loc, sliding_window, softcap
+        query, key_cache, value_cache, block_tables, seq_lens, query_start_loc, sliding_window, softcap, scale
     )
     block_size = key_cache.shape[1]
     how = (query.shape[-1] ** -0.5 if scale is None else float(scale), sliding_window, softcap)
@@ -122,11 +123,21 @@ def plan(batch: Batch, block_size: int, backend: str, device: Any = None) -> Pla
     Raises:
         ValueError: an unknown backend.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"unknown backend {backend!r}: one of auto, {', '.join(BACKENDS)}")
-    module = import_module(f".{BACKENDS[backend]}", __name__)
-    made: Plan = module.plan(batch, block_size, device)
+    made: Plan = load(backend).plan(batch, block_size, device)
     return made
 
 
-__all__ = ["BACKENDS", "Batch", "Plan", "check_batch", "choose_backend", "paged_attention", "plan"]
+def load(backend: str) -> ModuleType:
+    """Import a backend's module, which for numba and Triton takes a second.
+
+    An engine does this before its first step: an import that Ctrl-C cuts off cannot be repeated in the same process.
+
+    Raises:
+        ValueError: an unknown backend.
+    """
+    if not isinstance(backend, str) or backend not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}: one of auto, {', '.join(BACKENDS)}")
+    return import_module(f".{BACKENDS[backend]}", __name__)
+
+
+__all__ = ["BACKENDS", "Batch", "Plan", "check_batch", "choose_backend", "load", "paged_attention", "plan"]

@@ -69,6 +69,7 @@ def check_arguments(
     query_start_loc: Any,
     sliding_window: int | None,
     softcap: float | None,
+    scale: float | None = None,
 ) -> None:
     """Shapes, kinds, dtypes and devices: everything that can be seen without reading an array's contents."""
     arrays = {"query": query, "key_cache": key_cache, "value_cache": value_cache}
@@ -102,10 +103,19 @@ def check_arguments(
         if len(array.shape) != ndim:
             raise ValueError(f"{name} has shape {tuple(array.shape)}: it must have {ndim} dimensions")
     _check_shapes(query, key_cache, value_cache, block_tables, seq_lens, query_start_loc)
-    if sliding_window is not None and sliding_window < 1:
-        raise ValueError(f"sliding_window = {sliding_window}: it must be 1 or more, or None")
-    if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
-        raise ValueError(f"softcap = {softcap}: it must be a positive number, or None")
+    whole = isinstance(sliding_window, (int, np.integer)) and not isinstance(sliding_window, bool)
+    if sliding_window is not None and not (whole and sliding_window >= 1):
+        raise ValueError(
+            f"sliding_window = {sliding_window!r}: it must be a whole number, 1 or more, or None"
+        )
+    if softcap is not None and not (_is_finite(softcap) and softcap > 0):
+        raise ValueError(f"softcap = {softcap!r}: it must be a positive number, or None")
+    if scale is not None and not _is_finite(scale):
+        raise ValueError(f"scale = {scale!r}: it must be a finite number, or None")
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and math.isfinite(value)
 
 
 def _check_shapes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from typing import Any
 
@@ -30,6 +31,11 @@ def run(args: argparse.Namespace) -> int:
     """Serve the prompts, printing the text as it comes; returns the exit status."""
     sampling = SamplingParams(max_tokens=args.max_tokens, temperature=args.temperature, seed=args.seed)
     from ..engine import LLM
+
+    if not sys.stderr.isatty():
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
 
     llm = LLM(
         args.model,

@@ -98,6 +98,41 @@ def test_attention_sinks_are_refused() -> None:
     assert "sinks" in refused(hf.GptOssForCausalLM(config))
 
 
+def test_masks_that_the_backends_do_not_compute_are_refused() -> None:
+    chunked = hf.Llama4TextConfig(**{**SMALL, "head_dim": 8}, attention_chunk_size=8, num_local_experts=2)
+    assert "within chunks" in refused(hf.Llama4ForCausalLM(chunked))
+    both_ways = hf.BertConfig(
+        vocab_size=97, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, intermediate_size=64
+    )
+    assert "later ones" in refused(hf.BertLMHeadModel(both_ways))
+
+
+def test_a_rotary_embedding_that_depends_on_the_batch_is_refused() -> None:
+    rope = {
+        "rope_type": "dynamic",
+        "factor": 2.0,
+        "rope_theta": 10000.0,
+        "original_max_position_embeddings": 64,
+    }
+    assert "one request would change another" in refused(
+        hf.LlamaForCausalLM(hf.LlamaConfig(**SMALL, rope_parameters=rope))
+    )
+
+
+def test_an_engine_on_a_restored_model_says_so() -> None:
+    model = PagedModel(DECODERS["llama"]())
+    llm = LLM(model, num_blocks=8, block_size=4)
+    model.restore()
+    with pytest.raises(RuntimeError, match="make a new PagedModel"):
+        llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2))
+    assert llm.pool.num_used == 0
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match="device = 'bogus' cannot be used here"):
+        PagedModel.load("smollm2-135m", device="bogus")
+
+
 def test_unknown_dtype_is_named() -> None:
     with pytest.raises(ValueError, match="dtype = 'int8': one of auto"):
         choose_dtype("int8", "cpu")
