@@ -51,9 +51,10 @@ print(
 )
 
 # %% [markdown]
-# Models differ in exactly this. In **MHA** every query head has its own KV head. In **GQA** a group of query
-# heads shares one, in **MQA** all do. **MLA** keeps one compressed *latent* vector per token and layer, and
-# a small shared positional key, and no K and V at all. A layer with a **sliding window** must keep only the window's tokens. The code:
+# Models differ in exactly this. In **MHA** every query head has its own KV head. In **GQA** a group of query heads
+# shares one, in **MQA** all do. **MLA** keeps one compressed *latent* vector per token and layer, and a small shared
+# positional key, and no K and V at all. A layer with a **sliding window** must keep only the window's tokens. The
+# code:
 
 # %%
 from coursekit.lesson import show_source
@@ -124,8 +125,8 @@ print(f"used      {used / 1e9:.4f} GB, by {PROMPT + OUTPUT} tokens")
 print(f"wasted    {(reserved - used) / 1e9:.4f} GB, {1 - used / reserved:.1%}")
 
 # %% [markdown]
-# The machine has eight H100 of 80 GB. Ninety per cent of the memory is ours, and the weights take their part
-# of it. The rest is for keys and values. (A real server also needs some of it for *activations*, the numbers on their way
+# The machine has eight H100 of 80 GB. Ninety per cent of the memory is ours, and the weights take their part of it.
+# The rest is for keys and values. (A real server also needs some of it for *activations*, the numbers on their way
 # through the layers. They are left out here.)
 
 # %%
@@ -235,9 +236,9 @@ except OutOfBlocks as error:
 # numbers tell the servers apart: the share of the slots that hold a token, the slots that one request holds, and the
 # tokens that it has.
 #
-# Here is the same memory under four rules, at the same step of the same queue. (*Power of two* and *oracle* are
-# the paper's two optimistic rules: the first knows the answer's length within a factor of two, the second knows
-# it exactly. The three reserving rules use the paper's *buddy allocator*: it rounds every piece up to a power of two, so
+# Here is the same memory under four rules, at the same step of the same queue. (*Power of two* and *oracle* are the
+# paper's two optimistic rules: the first knows the answer's length within a factor of two, the second knows it
+# exactly. The three reserving rules use the paper's *buddy allocator*: it rounds every piece up to a power of two, so
 # that pieces can be split and joined cheaply.)
 
 # %%
@@ -520,10 +521,11 @@ print(
 )
 
 # %% [markdown]
-# In the first example, 9.5 times the requests in memory bought 1.1 times the throughput. There the arithmetic units are
-# busy long before the memory is full, mostly with prompts (last column, in blocks: in each step every request gets one
-# token, and the prompts of those that begin come on top). More requests then only make each token slower, and a real
-# server would cap the batch and use the memory for longer contexts or for fewer GPUs. Where memory is scarce and batches are small, the gain in throughput is nearly the gain in requests.
+# In the first example, 9.5 times the requests in memory bought 1.1 times the throughput. There the arithmetic units
+# are busy long before the memory is full, mostly with prompts (last column, in blocks: in each step every request
+# gets one token, and the prompts of those that begin come on top). More requests then only make each token slower,
+# and a real server would cap the batch and use the memory for longer contexts or for fewer GPUs. Where memory is
+# scarce and batches are small, the gain in throughput is nearly the gain in requests.
 #
 # (The A100 appears twice in this chapter. Here 90 % of its 40 GB, less the weights, are for keys and values; in
 # section 5 it is the 12 GiB that the paper gave them.)

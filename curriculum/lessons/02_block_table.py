@@ -352,9 +352,9 @@ growth(range(3, 10), block_size=4).show()
 # %% [markdown]
 # ## 6 The same from the library
 #
-# This is `allocate` and `free` as they run in the engine. What is new concerns the prefix
-# cache (chapter 4): `forget`, `_is_cached`, and the two ends of the free list. That list is linked, not a stack, because
-# a cache hit must take a block out of the *middle* in constant time.
+# This is `allocate` and `free` as they run in the engine. What is new concerns the prefix cache (chapter 4):
+# `forget`, `_is_cached`, and the two ends of the free list. That list is linked, not a stack, because a cache hit
+# must take a block out of the *middle* in constant time.
 
 # %%
 from coursekit.lesson import show_source
@@ -534,9 +534,9 @@ print("(c)", admission(33, 100, free=8, num_blocks=500, watermark_blocks=5))
 print("(d)", admission(6000, 4000, free=500, num_blocks=500, watermark_blocks=5))
 
 # %% [markdown]
-# The library's scheduler gives the same answers. We ask it 4,000 times, with another request already running
-# (for a request that is alone there is no watermark: it may use the whole pool; exercise 2.4 is simpler and always keeps
-# its watermark back).
+# The library's scheduler gives the same answers. We ask it 4,000 times, with another request already running (for a
+# request that is alone there is no watermark: it may use the whole pool; exercise 2.4 is simpler and always keeps its
+# watermark back).
 
 # %%
 from paged_ref.request import Request, Sequence
@@ -567,9 +567,10 @@ print("4,000 times the same answer:", answers)
 # ### What do the `+ 1` and the watermark buy?
 #
 # When a running sequence needs a block and none is free, someone must give theirs up: the latest request is
-# **preempted**. It loses its blocks, waits, and its tokens are computed again. The loop below is a server
-# with nothing but that rule in it. 120 requests wait at the door, with lengths drawn to have ShareGPT's means (161 tokens in, 338
-# out). ShareGPT and, below, Alpaca are two public sets: conversations, and short instructions with their answers.
+# **preempted**. It loses its blocks, waits, and its tokens are computed again. The loop below is a server with
+# nothing but that rule in it. 120 requests wait at the door, with lengths drawn to have ShareGPT's means (161 tokens
+# in, 338 out). ShareGPT and, below, Alpaca are two public sets: conversations, and short instructions with their
+# answers.
 #
 # > **Predict.** Compare five rules: the prompt's blocks only; one more; one more above a watermark of 1, 5 or 20 %.
 # > Which has the most preemptions? Is a higher watermark always better?
@@ -652,10 +653,10 @@ for n in (10, 850, 10_000):
     print(f"{n:6,} tokens: {held - n:2} of {held:6,} slots wasted, {(held - n) / held:.1%}")
 
 # %% [markdown]
-# So "paging leaves no waste" is wrong, and it is wrong by the most where sequences are short. Here are the
-# requests that a server holds at a random moment, for both traces (lengths drawn to have the means of ShareGPT and
-# Alpaca), in a contiguous server that gives each 2,048 slots and in paged ones. A request with a long answer is there for
-# longer, so one meets it more often: each counts by its output tokens.
+# So "paging leaves no waste" is wrong, and it is wrong by the most where sequences are short. Here are the requests
+# that a server holds at a random moment, for both traces (lengths drawn to have the means of ShareGPT and Alpaca), in
+# a contiguous server that gives each 2,048 slots and in paged ones. A request with a long answer is there for longer,
+# so one meets it more often: each counts by its output tokens.
 
 # %%
 from coursekit.waste_view import waste_bars, waste_curve
@@ -723,9 +724,9 @@ for i, size in enumerate(sharegpt[0][:8]):
 print("largest size below 4 %:", sharegpt[3], "for sharegpt,", alpaca[3], "for alpaca")
 
 # %% [markdown]
-# The waste grows at first in proportion to the block size, and the look-ups fall at first in proportion: as long as the
-# blocks are small against the sequences. Where the limit lies is a choice; half of it would halve the block size, about.
-# A server does not know its traffic before it starts, so the common 16 leaves a margin on the side of short
+# The waste grows at first in proportion to the block size, and the look-ups fall at first in proportion: as long as
+# the blocks are small against the sequences. Where the limit lies is a choice; half of it would halve the block size,
+# about. A server does not know its traffic before it starts, so the common 16 leaves a margin on the side of short
 # requests. What the curve does not show: how much faster a kernel reads a long piece than a short one (chapter 5
 # measures it), and that large blocks are shared less often, because only full blocks are found again by the prefix
 # cache (chapter 4).
