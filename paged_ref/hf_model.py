@@ -171,6 +171,8 @@ class PagedModel:
         return self.model
 
     def _forward(self, batch: StepBatch, cache: KVCache, backend: str) -> tuple[torch.Tensor, PagedStep]:
+        if self.model.config._attn_implementation == self._dense:
+            raise RuntimeError("the model has its own attention back (restore): make a new PagedModel of it")
         if backend == "auto":
             backend = attention.choose_backend(cache.keys)
         plan = attention.plan(batch.attention, cache.block_size, backend, self.device)
@@ -182,8 +184,6 @@ class PagedModel:
             logits_to_keep=self._tensor(batch.sample_rows),
             paged_step=step,
         )
-        if not step.layers:
-            raise RuntimeError("the model has its own attention back (restore): make a new PagedModel of it")
         return result.logits[0], step
 
     def _tensor(self, array: Any) -> torch.Tensor:

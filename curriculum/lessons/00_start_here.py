@@ -270,6 +270,7 @@ display_widget(
 def decode_damaged(damage):
     """Serve the first two requests, damaging the first one's table after ten steps; returns its tokens."""
     llm = LLM(model, num_blocks=64, block_size=16, enable_prefix_caching=False)
+    llm.cache.keys.zero_(), llm.cache.values.zero_()  # unused slots may hold anything, NaN too: here, zeros
     first, second = (llm.add_request(p, s) for p, s in zip(prompts[:2], samplings[:2], strict=True))
     for _ in range(10):
         llm.step()
