@@ -31,7 +31,7 @@ FULL = {"2.1": 4, "2.2": 8, "2.3": 8, "2.4": 5}
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    made = Judge(BOOK, 5, seconds=1.5, memory_mb=700)
+    made = Judge(BOOK, 5, seconds=8, memory_mb=700)
     yield made
     made.close()
 
