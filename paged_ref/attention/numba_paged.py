@@ -18,6 +18,7 @@ from .validate import Batch
 
 # Up to this many query tokens a sequence, this loop is faster; beyond, torch's matrix products are (see `plan`).
 MAX_QUERY_TOKENS = 2
+NO_WINDOW = np.int64(np.iinfo(np.int64).max)
 # One of numba's thread pools ends the process if two threads enter it at once.
 _one_call_at_a_time = threading.Lock()
 
@@ -73,19 +74,23 @@ def plan(batch: Batch, block_size: int, device: Any = None) -> NumbaPlan:
         from . import torch_paged
 
         products = torch_paged.plan(batch, block_size, device, only=many)
-    return NumbaPlan(np.ascontiguousarray(batch.block_tables), items, products)
+    with _one_call_at_a_time:
+        num_shares = num_cores()
+    return NumbaPlan(np.ascontiguousarray(batch.block_tables), items, num_shares, products)
 
 
 @dataclass(frozen=True)
 class NumbaPlan:
-    """One batch; see `attention.Plan`.
+    """One batch; see `attention.Plan`. It runs once a layer, so what can be done before is done in `plan`.
 
     items [n, 3] int64: row in `query`, sequence, position of each query token that the loop attends.
+    num_shares: into how many parts the work is cut, one for each core.
     products: torch's plan for the other sequences, None if there are none.
     """
 
     tables: np.ndarray
     items: np.ndarray
+    num_shares: int
     products: Any
 
     def run(
@@ -104,8 +109,8 @@ class NumbaPlan:
         if len(self.items):
             attended = torch.empty(query.shape, dtype=torch.float32)
             queries = query.detach().to(torch.float32).contiguous().numpy()
-            window = sliding_window if sliding_window is not None else np.iinfo(np.int64).max
-            how = (np.int64(window), np.float32(scale), np.float32(softcap or 0))
+            window = NO_WINDOW if sliding_window is None else np.int64(sliding_window)
+            how = (window, np.float32(scale), np.float32(softcap or 0))
             self._loop(attended.numpy(), queries, _as_bits(key_cache, value_cache), how)
         if self.products is None:
             return torch.empty_like(query) if attended is None else attended.to(query.dtype)
@@ -118,10 +123,8 @@ class NumbaPlan:
     def _loop(
         self, out: np.ndarray, query: np.ndarray, caches: tuple[Any, ...], how: tuple[Any, ...]
     ) -> None:
-        with _one_call_at_a_time:
-            num_shares = num_cores()
-        part_token = np.empty((num_shares, 2), np.int64)
-        parts = np.empty((num_shares, 2, query.shape[1], 2 + query.shape[2]), np.float32)
+        part_token = np.empty((self.num_shares, 2), np.int64)
+        parts = np.empty((self.num_shares, 2, query.shape[1], 2 + query.shape[2]), np.float32)
         with _one_call_at_a_time:
             loop.run(out, query, *caches, self.tables, self.items, *how, part_token, parts)
 
@@ -139,11 +142,16 @@ def _as_bits(key_cache: Any, value_cache: Any) -> tuple[Any, ...]:
         raise ValueError(
             f"the numba backend takes float32, float16 and bfloat16, but the cache is {key_cache.dtype}"
         )
-    flat = []
-    caches = [cache if cache.stride(-1) == 1 else cache.contiguous() for cache in (key_cache, value_cache)]
-    for cache in (cache.detach() for cache in caches):
-        span = 1 + sum((n - 1) * stride for n, stride in zip(cache.shape, cache.stride(), strict=True))
-        line = cache.as_strided((span if cache.numel() else 0,), (1,))
+    flat, strides = [], []
+    for cache in (key_cache.detach(), value_cache.detach()):
+        if cache.stride(-1) != 1:
+            cache = cache.contiguous()
+        if cache.is_contiguous():
+            line = cache.view(-1)
+        else:
+            span = 1 + sum((n - 1) * stride for n, stride in zip(cache.shape, cache.stride(), strict=True))
+            line = cache.as_strided((span if cache.numel() else 0,), (1,))
         flat.append((line if line.dtype == torch.float32 else line.view(torch.uint16)).numpy())
-    layout = np.array([*key_cache.shape[1:3], *caches[0].stride()[:3], *caches[1].stride()[:3]], np.int64)
+        strides += cache.stride()[:3]
+    layout = np.array([*key_cache.shape[1:3], *strides], np.int64)
     return flat[0], flat[1], layout, kinds[key_cache.dtype]
