@@ -97,7 +97,11 @@ class BlockManager:
             if other.sampling.cache_salt != request.sampling.cache_salt or theirs[:size] != tokens[:size]:
                 continue
             common = next(
-                (i for i in range(usable) if theirs[i * size : (i + 1) * size] != tokens[i * size : (i + 1) * size]),
+                (
+                    i
+                    for i in range(usable)
+                    if theirs[i * size : (i + 1) * size] != tokens[i * size : (i + 1) * size]
+                ),
                 usable,
             )  # full blocks at the beginning of both
             spared = (common - found) * size

@@ -8,7 +8,7 @@ call. For sixteen rows that takes as long as the product. So the tiles are made 
              w10 w11 w12 w13 ...                    one tile after the other, in the order of use
 
 The numbers are the same ones and are summed in float32 as before, in another order. `unpack` gives back the plain
-weights, bit by bit. (It is what torch.compile does with frozen weights, through the same operators; without a compiler.)
+weights, bit by bit. (torch.compile does the same with frozen weights; this needs no compiler.)
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import nn
 def pack(model: nn.Module) -> int:
     """Pack the weights of a model's linear layers, in place; returns of how many layers.
 
-    None is packed on a GPU, in float16, or where torch was built without oneDNN: then everything stays as it is. A weight
-    that another module uses too (an output layer tied to the embedding) stays, and its packed copy comes on top.
+    None is packed on a GPU, in float16, or where torch was built without oneDNN: then everything stays as it is. A
+    weight that another module uses too (an output layer tied to the embedding) stays beside its packed copy.
     """
     used = [id(p) for module in model.modules() for p in module.parameters(recurse=False)]
     packed = 0

@@ -268,8 +268,8 @@ class Scheduler:
             request = self.waiting[0]
             if self.admission(request) is not Admission.OK:
                 break
-            prefilling = {chunk.request for chunk in step.chunks if chunk.stop - chunk.start > 1}
-            if self.manager.worth_waiting_for(request, prefilling):
+            computing = {chunk.request for chunk in step.chunks if chunk.stop - chunk.start > 1}
+            if self.manager.worth_waiting_for(request, computing):
                 break
             self._dequeue(request)
             if request.status is Status.SWAPPED:

@@ -43,7 +43,8 @@ FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 def _exp(x):
     """exp(x) for x <= 0: a polynomial for the fraction of x * log2(e), and the rest as the exponent's bits.
 
-    The library's exp takes one number at a time; this, in a loop, is vectorised. Relative error below 2e-7 + 8e-8 * |x|.
+    The library's exp takes one number at a time; this, in a loop, is vectorised.
+    Its relative error stays below 2e-7 + 8e-8 * |x|.
     """
     twos = x * np.float32(1.4426950408889634)
     whole = np.floor(twos + np.float32(0.5))
@@ -141,7 +142,7 @@ def _dot_products(query, keys, address, stride, rows, scale, scores):
 
 @njit(**_OPTIONS)
 def _add_weighted(acc, rescale, values, address, stride, rows, weights):
-    """acc = rescale * acc + the sum of weights[i] * value i, four values at a time, so that acc is stored less often."""
+    """acc = rescale * acc + the sum of weights[i] * value i, four values at a time: acc is stored less often."""
     size = acc.size
     i = 0
     while i + 4 <= rows:
@@ -284,7 +285,9 @@ def _merge(out, part_token, parts):
 
 
 @njit(parallel=True, **_OPTIONS)
-def run(out, query, keys, values, layout, kind, tables, items, window, scale, softcap, part_token, parts):
+def run(  # noqa: ANN201
+    out, query, keys, values, layout, kind, tables, items, window, scale, softcap, part_token, parts
+):
     """All shares, each on a core of its own, then the merge."""
     for share in prange(len(parts)):
         caches, how = (keys, values, layout, kind), (window, scale, softcap)

@@ -1,8 +1,8 @@
 """Three ways to serve the same requests with the same weights (chapter 7).
 
     ours               a flat batch, block tables, requests join and leave between any two steps
-    generate           transformers' padded batch: the prompts of a batch are padded to the longest, and all rows run until
-                       the last one has ended. More requests than a batch holds come one batch after the other
+    generate           transformers' padded batch: the prompts are padded to the longest, and all rows run until the
+                       last one has ended. More requests than a batch holds come one batch after the other
     generate_batch     transformers' own continuous batching over a paged cache
 
 Each returns its tokens, the time of each token, and the bytes of its KV cache. What a server prints or logs is its own.
@@ -13,13 +13,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from transformers import (
     ContinuousBatchingConfig,
     GenerationConfig,
-    PreTrainedModel,
     StoppingCriteria,
     StoppingCriteriaList,
 )
@@ -36,8 +36,8 @@ class Run:
 
     Attributes:
         seconds: from the arrival of all requests to the last token.
-        tokens, times: for each sequence, in the order of (request, sample): the new token ids, and when each was there, in
-            seconds from the arrival.
+        tokens, times: for each sequence, in the order of (request, sample): the new token ids, and when each was
+            there, in seconds from the arrival.
         cache_bytes: the most that the server's KV cache held, or has set aside where it does so at the start.
     """
 
@@ -59,7 +59,7 @@ class Run:
     @property
     def gaps(self) -> list[float]:
         """Inter-token latencies of all sequences, in seconds."""
-        return [b - a for times in self.times for a, b in zip(times, times[1:], strict=False)]
+        return [b - a for times in self.times for a, b in pairwise(times)]
 
 
 Server = Callable[[Workload], Run]
@@ -97,7 +97,7 @@ def serve_ours(model: PagedModel, enable_prefix_caching: bool = True) -> Server:
     return run
 
 
-def serve_generate(model: PreTrainedModel) -> Server:
+def serve_generate(model: Any) -> Server:
     """transformers' `generate` on padded batches."""
 
     def run(workload: Workload) -> Run:
@@ -113,21 +113,26 @@ def serve_generate(model: PreTrainedModel) -> Server:
             mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
             clock = _Clock(started)
             output: Any = model.generate(
-                ids.to(model.device), attention_mask=mask.to(model.device), stopping_criteria=StoppingCriteriaList([clock]),
+                ids.to(model.device), attention_mask=mask.to(model.device),
+                stopping_criteria=StoppingCriteriaList([clock]),
                 generation_config=_config(workload, max(lengths)), return_dict_in_generate=True,
             )  # fmt: skip
             rows = output.sequences[:, width:].tolist()
-            for row, length in zip(rows, [n for n in lengths for _ in range(workload.num_samples)], strict=True):
+            for row, length in zip(
+                rows, [n for n in lengths for _ in range(workload.num_samples)], strict=True
+            ):
                 tokens.append(row[:length])
                 times.append(clock.times[:length])
             cache = output.past_key_values
-            most = max(most, sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values)))
+            most = max(
+                most, sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values))
+            )
         return Run(time.perf_counter() - started, tokens, times, most)
 
     return run
 
 
-def serve_generate_batch(model: PreTrainedModel) -> Server:
+def serve_generate_batch(model: Any) -> Server:
     """transformers' continuous batching; its cache is given room for all sequences."""
 
     def run(workload: Workload) -> Run:
@@ -186,11 +191,6 @@ def _config(workload: Workload, new_tokens: int) -> GenerationConfig:
 
 
 def _paged_cache_bytes(manager: Any) -> int:
-    """What transformers' paged cache has set aside: its tensors, each storage counted once."""
-    cache = manager.batch_processor.cache
-    found: dict[int, int] = {}
-    for value in vars(cache).values():
-        for tensor in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-                found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-    return sum(found.values())
+    """What transformers' paged cache has set aside: one tensor of bytes."""
+    nbytes: int = manager.batch_processor.cache.cache_tensor.nbytes
+    return nbytes

@@ -12,19 +12,41 @@ from typing import Any
 import numpy as np
 
 TOPICS = (
-    "why the sky is blue", "how a compiler allocates registers", "what a hash table costs", "how bees find their way home",
-    "the difference between a process and a thread", "how vaccines work", "why bridges need expansion joints",
-    "how a bicycle stays upright", "what makes bread rise", "how the tides follow the moon", "what a checksum is good for",
-    "how a violin makes its sound", "why leaves change colour", "how an index makes a query fast", "what a semaphore does",
+    "why the sky is blue",
+    "how a compiler allocates registers",
+    "what a hash table costs",
+    "how bees find their way home",
+    "the difference between a process and a thread",
+    "how vaccines work",
+    "why bridges need expansion joints",
+    "how a bicycle stays upright",
+    "what makes bread rise",
+    "how the tides follow the moon",
+    "what a checksum is good for",
+    "how a violin makes its sound",
+    "why leaves change colour",
+    "how an index makes a query fast",
+    "what a semaphore does",
     "how noise-cancelling headphones work",
-)  # fmt: skip
-READERS = ("a child of ten", "a new colleague", "someone who reads only one paragraph", "an examiner")
+)
+READERS = (
+    "a child of ten",
+    "a new colleague",
+    "someone who reads only one paragraph",
+    "an examiner",
+)
 CONTEXT = (
-    "Begin with an example from daily life.", "Do not use any formula.", "Say which part is still disputed.",
-    "Name one common misunderstanding and correct it.", "Keep every sentence short.", "End with a question for the reader.",
-    "Explain each technical word where it first appears.", "Compare it with something that the reader knows well.",
-    "Mention who found it out, and how.", "Leave out everything that is not needed to follow the main thought.",
-)  # fmt: skip
+    "Begin with an example from daily life.",
+    "Do not use any formula.",
+    "Say which part is still disputed.",
+    "Name one common misunderstanding and correct it.",
+    "Keep every sentence short.",
+    "End with a question for the reader.",
+    "Explain each technical word where it first appears.",
+    "Compare it with something that the reader knows well.",
+    "Mention who found it out, and how.",
+    "Leave out everything that is not needed to follow the main thought.",
+)
 
 
 @dataclass(frozen=True)

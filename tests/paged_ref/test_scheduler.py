@@ -57,7 +57,13 @@ def test_two_equal_prompts_in_one_batch_do_not_read_what_is_not_computed_yet() -
         (64, 65, True, (None, None), 3),  # most of it would be computed anyway
         (60, 8, True, (None, None), 3),  # too little to wait for
         (64, 8, False, (None, None), 3),
-        (64, 8, True, ("a", "b"), 2),  # the second cannot find the first one's blocks; the third waits for the second
+        (
+            64,
+            8,
+            True,
+            ("a", "b"),
+            2,
+        ),  # the second cannot find the first one's blocks; the third waits for the second
     ],
 )
 def test_a_request_waits_for_a_prefix_that_another_is_computing(

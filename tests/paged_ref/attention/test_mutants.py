@@ -468,7 +468,9 @@ def farthest_address_of_numba(module: ModuleType) -> int:
     scratch = (np.empty((1, 16), np.float32), tile, tile.view(np.uint32), acc, *ones)
     keys, values = Memory(), Memory()
     table = np.array([2**22], np.int32)
-    module.loop._attend(np.ones((1, 64), np.float32), (keys, values, layout, 0), table, 0, 1, 1.0, 0.0, scratch)
+    module.loop._attend(
+        np.ones((1, 64), np.float32), (keys, values, layout, 0), table, 0, 1, 1.0, 0.0, scratch
+    )
     assert keys.farthest == values.farthest
     return keys.farthest
 
