@@ -71,9 +71,7 @@ _WRONG_WRITES: dict[str, _Write] = {
 
 def _check_write(rng: Random, write_kv: Any, slots: list[int], num_blocks: int, block_size: int) -> None:
     numbers, heads, d = numpy_rng(rng), 2, 4
-    before = [
-        numbers.standard_normal((num_blocks, block_size, heads, d), dtype=np.float32) for _ in range(2)
-    ]
+    before = [numbers.standard_normal((num_blocks, block_size, heads, d), dtype=np.float32) for _ in range(2)]
     rows = [numbers.standard_normal((len(slots), heads, d), dtype=np.float32) for _ in range(2)]
     mapping = np.array(slots, dtype=np.int64)
     got = [cache.copy() for cache in before]
@@ -84,7 +82,9 @@ def _check_write(rng: Random, write_kv: Any, slots: list[int], num_blocks: int, 
         if "IndexError" in raised.bases:
             raise Wrong("slot-as-block", f"{told}: {raised.name}: {raised.message}.") from None
         raise
-    if all(np.array_equal(g, e) for g, e in zip(got, _after(_write_right, before, rows, mapping), strict=True)):
+    if all(
+        np.array_equal(g, e) for g, e in zip(got, _after(_write_right, before, rows, mapping), strict=True)
+    ):
         return
     raise Wrong(*_explain_write(told, before, rows, mapping, got))
 
@@ -110,7 +110,9 @@ def _explain_write(
         key = "one-cache"
     else:
         wrongs = {name: _after(write, before, rows, slots) for name, write in _WRONG_WRITES.items()}
-        same = (k for k, w in wrongs.items() if all(np.array_equal(g, x) for g, x in zip(got, w, strict=True)))
+        same = (
+            k for k, w in wrongs.items() if all(np.array_equal(g, x) for g, x in zip(got, w, strict=True))
+        )
         key = next(same, "other-writes")
     which = next(i for i in (0, 1) if not np.array_equal(got[i], expected[i]))
     name, size = ("key", "value")[which], before[which].shape[1]
@@ -186,7 +188,7 @@ def _check_gather(gather: Any, cache: np.ndarray, table: np.ndarray, n: int) -> 
     size = cache.shape[1]
     used = table[: -(-n // size)]
     expected = cache[used[np.arange(n) // size], np.arange(n) % size]
-    told = f"gather of {n} tokens, block_table {show(table.tolist())}, blocks of {size}"
+    told = f"gather, seq_len {n}, block_table {show(table.tolist())}, blocks of {size}"
     try:
         answer = gather(cache.copy(), table.copy(), n)
     except AnswerRaised as raised:
@@ -196,14 +198,18 @@ def _check_gather(gather: Any, cache: np.ndarray, table: np.ndarray, n: int) -> 
     got = as_array(answer, expected.shape)
     if got is not None and np.array_equal(got, expected):
         return
-    same = (key for key, rows in _WRONG_ROWS.items() for wrong in rows(cache, used, n) if _equal(answer, wrong))
+    same = (
+        key for key, rows in _WRONG_ROWS.items() for wrong in rows(cache, used, n) if _equal(answer, wrong)
+    )
     key = next(same, "other-rows")
     if got is None:
         shape = getattr(answer, "shape", None)
         found = f"shape {tuple(shape)}" if shape is not None else show(answer)
         raise Wrong(key, f"{told}: expected shape {expected.shape}, got {found}.")
     token = int(np.argwhere(got != expected)[0][0])
-    found = next((f"that of token {t}" for t in range(n) if np.array_equal(got[token], expected[t])), "another one")
+    found = next(
+        (f"that of token {t}" for t in range(n) if np.array_equal(got[token], expected[t])), "another one"
+    )
     place = f"physical block {used[token // size]}, offset {token % size}"
     raise Wrong(key, f"{told}: row {token}: expected that of token {token} ({place}), got {found}.")
 
@@ -229,7 +235,9 @@ def _gather_in_order(rng: Random, gather: Any) -> None:
 @GATHER.part("lengths around a block's end, in a table with room to grow", points=3)
 def _gather_lengths(rng: Random, gather: Any) -> None:
     for block_size in (4, 1, rng.randint(5, 12)):
-        for n in sorted({1, max(1, block_size - 1), block_size, block_size + 1, 2 * block_size, 3 * block_size}):
+        for n in sorted(
+            {1, max(1, block_size - 1), block_size, block_size + 1, 2 * block_size, 3 * block_size}
+        ):
             cache, used = _draw_cache(rng, 12, block_size), -(-n // block_size)
             table = np.array(rng.sample(range(12), used) + [NOT_AN_ID] * 3, dtype=np.int32)
             cache[table[used - 1], n - (used - 1) * block_size :] = np.nan

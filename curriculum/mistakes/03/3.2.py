@@ -57,7 +57,9 @@ def gather(cache, block_table, seq_len):
 # %% wrong="other-rows"
 def gather(cache, block_table, seq_len):
     size = cache.shape[1]
-    return np.stack([cache[block_table[t // size], 0] for t in range(seq_len)])  # the first slot of each block
+    return np.stack(
+        [cache[block_table[t // size], 0] for t in range(seq_len)]
+    )  # the first slot of each block
 
 
 # %% wrong="other-rows"
@@ -94,4 +96,6 @@ def slots_of(block_table, seq_len, size):
 
 
 def gather(cache, block_table, seq_len):
-    return np.take(cache.reshape(-1, *cache.shape[2:]), slots_of(block_table, seq_len, cache.shape[1]), axis=0)
+    return np.take(
+        cache.reshape(-1, *cache.shape[2:]), slots_of(block_table, seq_len, cache.shape[1]), axis=0
+    )

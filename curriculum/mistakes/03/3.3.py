@@ -282,7 +282,9 @@ def paged_attention(query, key_cache, value_cache, block_tables, seq_lens):
     result = []
     for i, n in enumerate(seq_lens):
         k, v = gather(key_cache, block_tables[i], n), gather(value_cache, block_tables[i], n)
-        result.append([one_head(query[i][h], k[:, h // shared], v[:, h // shared]) for h in range(query.shape[1])])
+        result.append(
+            [one_head(query[i][h], k[:, h // shared], v[:, h // shared]) for h in range(query.shape[1])]
+        )
     return result
 
 

@@ -393,7 +393,10 @@ def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
         kv_head = h // (num_heads // num_kv_heads)
         top, total, acc, left = -np.inf, 0.0, np.zeros(head_dim), seq_len
         for block in block_table:
-            keys, values = key_cache[block, :, kv_head], value_cache[block, :, kv_head]  # before it is known whether
+            keys, values = (
+                key_cache[block, :, kv_head],
+                value_cache[block, :, kv_head],
+            )  # before it is known whether
             if left > 0:
                 scores = keys[:left] @ query[h] / head_dim**0.5
                 top, total, acc = absorb(top, total, acc, scores, values[:left])
