@@ -76,8 +76,9 @@ def kv_address(
     )
     return Picture(
         fig,
-        alt=f"Three rows of boxes, each a part of the one above: the slots of block {block}, the KV heads of slot "
-        f"{slot}, the {head_dim} numbers of KV head {kv_head}. {words[:1].upper()}{words[1:]}; {told}, read by {names}.",
+        alt=f"Three rows of boxes, each a part of the one above: the slots of block {block}, the KV heads of "
+        f"slot {slot}, the {head_dim} numbers of KV head {kv_head}. {words[:1].upper()}{words[1:]}; {told}, "
+        f"read by {names}.",
         summary=f"{words[:1].upper()}{words[1:]}: {told}.",
     )
 

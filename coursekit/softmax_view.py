@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
@@ -102,7 +103,7 @@ def _draw_sum(axes: Axes, sums: Sequence[float], steps: Sequence[Step], title: s
     before = 0.0
     for i, (value, step) in enumerate(zip(sums, steps, strict=True)):
         carried = before * step.rescale
-        style = {"width": 0.34, "edgecolor": INK, "linewidth": 0.7}
+        style: dict[str, Any] = {"width": 0.34, "edgecolor": INK, "linewidth": 0.7}
         # Side by side, not stacked: a part may be negative.
         axes.bar(i - 0.18, carried, color=BLUE, **style)
         axes.bar(i + 0.18, value - carried, color=ORANGE, hatch="///", **style)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coursekit.checks import chapter_03_attention  # noqa: F401  its exercises are registered with these
+from coursekit.checks import chapter_03_attention, chapter_03_online  # noqa: F401  registered with these
 from coursekit.checks.answers import AnswerRaised, show
 from coursekit.checks.chapter_03_inputs import NOT_AN_ID, as_array, numpy_rng
 from coursekit.checks.framework import Exercise, Wrong

@@ -204,4 +204,4 @@ def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
 # The course's own versions are `write_kv` in `paged_ref/kv_cache.py`, and `numpy_gather.py` and `numpy_blocks.py` in
 # `paged_ref/attention/`; compare them with yours. They take several query tokens of a sequence at once, with a causal mask.
 #
-# Next: [chapter 4](../notebooks/04_sharing.ipynb) lets several tables name one block.
+# Next: chapter 4 lets several tables name one block.

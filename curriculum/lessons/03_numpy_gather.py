@@ -1,11 +1,12 @@
 # %% [markdown]
 # # 3 · Attention through a block table, in NumPy
 #
-# **You will be able to** write keys and values by slot, gather a sequence by its table, keep the tail of the last block
-# out, map query heads to KV heads, rewrite softmax so that it runs block by block, and tell a test that can fail from one
-# that cannot.
+# **You will be able to** write keys and values by slot, gather a sequence by its table, keep the tail of the last
+# block out, map query heads to KV heads, rewrite softmax so that it runs block by block, and tell a test that can
+# fail from one that cannot.
 #
-# 75 minutes to read and run · you need: slots and block tables ([chapter 2](02_block_table.ipynb)), NumPy · GPU: not needed
+# 75 minutes to read and run · you need: slots and block tables ([chapter 2](02_block_table.ipynb)), NumPy · GPU:
+# not needed
 #
 # 1. [Attention on one page](#1-attention-on-one-page)
 # 2. [Query heads share keys](#2-query-heads-share-keys)
@@ -27,8 +28,8 @@
 # ## 1 Attention on one page
 #
 # A token's **query** asks, the **keys** of all tokens up to it answer. Each key's dot product with the query is a
-# **score**; softmax makes weights of the scores, which add up to 1; the output is the weighted mean of the **values**.
-# This is one head, and it is all the mathematics of this chapter:
+# **score**; softmax makes weights of the scores, which add up to 1; the output is the weighted mean of the
+# **values**. This is one head, and it is all the mathematics of this chapter:
 
 # %%
 import numpy as np
@@ -47,13 +48,13 @@ def attend(query, keys, values):
 rng = np.random.default_rng(3)
 query = rng.normal(size=16)
 keys, values = rng.normal(size=(2, 5, 16))
-print(
-    "weights:", softmax(keys @ query / 4).round(2), " output:", attend(query, keys, values)[:3].round(2), "…"
-)
+print("weights:", softmax(keys @ query / 4).round(2))
+print("output: ", attend(query, keys, values)[:4].round(2), "and so on, 16 numbers")
 
 # %% [markdown]
-# When a model generates, it computes one new token a step. The keys and values of the tokens before it are the same as
-# in the step before, so they are kept: that is the cache. Their *queries* are of no use any more, so nobody keeps those.
+# When a model generates, it computes one new token a step. The keys and values of the tokens before it are the same
+# as in the step before, so they are kept: that is the cache. Their *queries* are of no use any more, so nobody
+# keeps those.
 #
 # > **Predict.** Two changes. (a) All five keys are made equal. What is the output? (b) The five tokens are put in
 # > another order, each key with its value. What happens to the output?
@@ -67,18 +68,18 @@ is_same = np.allclose(attend(query, keys[order], values[order]), attend(query, k
 print("(b) another order gives the same output:         ", is_same)
 
 # %% [markdown]
-# (b) deserves a second look. A query that sees all its keys does not care where they lie or in which order they come. (The
-# model knows positions because they were worked into the keys before they were stored.) That is what makes scattered
-# blocks possible at all, and, as section 10 shows, what lets some wrong kernels pass for right.
+# (b) deserves a second look. A query that sees all its keys does not care where they lie or in which order they
+# come. (The model knows positions because they were worked into the keys before they were stored.) That is what
+# makes scattered blocks possible at all, and, as section 10 shows, what lets some wrong kernels pass for right.
 #
 # ## 2 Query heads share keys
 #
-# *Every query head has its own K and V*, some believe. In early models they had. Newer ones have fewer **KV heads** than
-# query heads, and a **group** of neighbouring query heads reads the same one (grouped-query attention, GQA; with a
-# single KV head MQA; with as many as query heads MHA).
+# *Every query head has its own K and V*, some believe. In early models they had. Newer ones have fewer **KV heads**
+# than query heads, and a **group** of neighbouring query heads reads the same one (grouped-query attention, GQA;
+# with a single KV head MQA; with as many as query heads MHA).
 #
-# > **Predict.** Our small model has 9 query heads and 3 KV heads. How many bytes does a token leave in the cache, as a
-# > share of what it would leave if the sentence in italics were true?
+# > **Predict.** Our small model has 9 query heads and 3 KV heads. How many bytes does a token leave in the cache,
+# > as a share of what it would leave if the sentence in italics were true?
 
 # %%
 import dataclasses
@@ -87,22 +88,23 @@ from paged_ref import MODELS
 
 model = MODELS["smollm2-135m"]
 own = dataclasses.replace(model, num_kv_heads=model.num_heads)
-for name, shape in (("as it is", model), ("a KV head for each query head", own)):
+for name, shape in (("as it is:", model), ("a KV head for each query head:", own)):
+    kv_bytes = shape.kv_bytes_per_token
     print(
-        f"{shape.num_heads} query heads, {shape.num_kv_heads} KV heads: {shape.kv_bytes_per_token:,} bytes",
-        name,
+        f"{name:31} {shape.num_heads} query heads, {shape.num_kv_heads} KV heads, {kv_bytes:,} bytes a token"
     )
 print(f"share: {model.kv_bytes_per_token / own.kv_bytes_per_token:.3f}")
 
 # %% [markdown]
-# A third, and not because anything was compressed: the model was trained so. Its cache has no place where a fourth key
-# could be. The index of the KV head is one division:
+# A third, and not because anything was compressed: the model was trained so. Its cache has no place where a fourth
+# key could be. The index of the KV head is one division:
 #
 #     kv_head = h // (num_heads // num_kv_heads)
 #
 # `h % num_kv_heads` looks as good, and is the commonest mistake in this chapter.
 #
-# > **Predict.** For which of these models do the two formulas agree for all heads: 9 over 3, 4 over 4, 8 over 2, 5 over 1?
+# > **Predict.** For which of these models do the two formulas agree for all heads: 9 over 3, 4 over 4, 8 over 2, 5
+# > over 1?
 
 # %%
 for num_heads, num_kv_heads in ((9, 3), (4, 4), (8, 2), (5, 1)):
@@ -117,12 +119,12 @@ for num_heads, num_kv_heads in ((9, 3), (4, 4), (8, 2), (5, 1)):
 #
 # ## 3 Write by slot
 #
-# The cache of one layer is two arrays, `[num_blocks, block_size, num_kv_heads, head_dim]`. **A slot is a block and an
-# offset in one number**, so one write serves tokens of any number of sequences: row i goes to slot i of a list, the
-# **slot mapping**, which the tables of chapter 2 give us.
+# The cache of one layer is two arrays, `[num_blocks, block_size, num_kv_heads, head_dim]`. **A slot is a block and
+# an offset in one number**, so one write serves tokens of any number of sequences: row i goes to slot i of a list,
+# the **slot mapping**, which the tables of chapter 2 give us.
 #
-# We take a small pool whose free blocks are shuffled, and fill the new memory with NaN, "not a number". Real memory holds
-# leftovers; NaN stands for the worst of them, because it spoils whatever touches it.
+# We take a small pool whose free blocks are shuffled, and fill the new memory with NaN, "not a number". Real memory
+# holds leftovers; NaN stands for the worst of them, because it spoils whatever touches it.
 
 # %%
 from paged_ref import BlockPool, BlockTable
@@ -148,20 +150,21 @@ def first_write(key, value, key_cache, value_cache, slots):
 
 
 a, b = BlockTable(pool), BlockTable(pool)
-lengths = [14, 5]
 slots = np.array(a.append(14) + b.append(5))
 key, value = rng.normal(size=(2, 19, NUM_KV_HEADS, HEAD_DIM)).astype(np.float32)
 first_write(key, value, key_cache, value_cache, slots)
 print("tables:", a.blocks, b.blocks)
 print("slots: ", slots)
-print("slots that hold a token:", int((~np.isnan(key_cache[..., 0, 0])).sum()), "of", NUM_BLOCKS * BLOCK_SIZE)
+written = ~np.isnan(key_cache[..., 0, 0])
+print("slots that hold a token:", int(written.sum()), "of", written.size)
 
 # %% [markdown]
-# 19 tokens of two sequences, one write. It has a flaw that shows when batches are **padded**: on a GPU a step is often
-# rounded up to a fixed number of tokens, and the tokens that are none get slot −1, which means "do not write".
+# 19 tokens of two sequences, one write. It has a flaw that shows when batches are **padded**: on a GPU a step is
+# often rounded up to a fixed number of tokens, and the tokens that are none get slot −1, which means "do not
+# write".
 #
-# > **Predict.** Sequence b gets one token more, and the batch of 4 is filled up with three −1. What does `first_write` do
-# > with them? Look at the slots above: whose token is in slot 47, the last one of all?
+# > **Predict.** Sequence b gets one token more, and the batch of 4 is filled up with three −1. What does
+# > `first_write` do with them? Look at the slots above: whose token is in slot 47, the last one of all?
 
 # %%
 before = key_cache[11, 3].copy(), value_cache[11, 3].copy()
@@ -171,8 +174,8 @@ first_write(key, value, key_cache, value_cache, step)
 print("slots:", step, " b's token 3 is still there:", np.array_equal(key_cache[11, 3], before[0]))
 
 # %% [markdown]
-# NumPy takes −1 for the last element, PyTorch too, and b's token 3 is gone: the padding of this step lies in its place. The
-# mended version leaves such tokens out, rows and slots together:
+# NumPy takes −1 for the last element, PyTorch too, and b's token 3 is gone: the padding of this step lies in its
+# place. The mended version leaves such tokens out, rows and slots together:
 
 
 # %%
@@ -191,9 +194,9 @@ print("b's token 3 is still there:", np.array_equal(key_cache[11, 3], before[0])
 # %% [markdown]
 # One more trap lies in the words *in place*.
 #
-# > **Predict.** Slot 30 is block 7, offset 2. Which of these four writes reach the cache? The last one has its memory laid
-# > out with the heads outside, `[num_blocks, num_kv_heads, block_size, head_dim]`, as some engines do, and is seen through a
-# > transpose that puts the axes into our order.
+# > **Predict.** Slot 30 is block 7, offset 2. Which of these four writes reach the cache? The last one has its
+# > memory laid out with the heads outside, `[num_blocks, num_kv_heads, block_size, head_dim]`, as some engines do,
+# > and is seen through a transpose that puts the axes into our order.
 
 # %%
 ones = np.ones((NUM_KV_HEADS, HEAD_DIM), np.float32)
@@ -215,9 +218,9 @@ ours.reshape(-1, NUM_KV_HEADS, HEAD_DIM)[30] = ones
 print("the same, heads outside:      ", bool((ours[7, 2] == 1).all()))
 
 # %% [markdown]
-# A list as an index makes a copy; `reshape` makes one whenever the numbers do not lie in the order asked for. The write
-# succeeds, into an array that nobody keeps. No error, and the memory is as it was. A public engine's swap to the host once did
-# nothing for this very reason.
+# A list as an index makes a copy; `reshape` makes one whenever the numbers do not lie in the order asked for. The
+# write succeeds, into an array that nobody keeps. No error, and the memory is as it was. A public engine's swap to
+# the host once did nothing for this very reason.
 #
 # ## 4 Which bytes are they?
 #
@@ -226,11 +229,11 @@ print("the same, heads outside:      ", bool((ours[7, 2] == 1).all()))
 #     ((block * block_size + offset) * num_kv_heads + kv_head) * head_dim + d
 #      \_______  slot  ________/
 #
-# A compiled kernel computes exactly this, by hand, for every load (chapter 5). Try it in your head before the picture
-# does it.
+# A compiled kernel computes exactly this, by hand, for every load (chapter 5). Try it in your head before the
+# picture does it.
 #
-# > **Predict.** Our cache: blocks of 4, 3 KV heads, 16 numbers of 4 bytes. Token 5 of sequence a is in block 2. At which
-# > byte begins the key that query head 4 reads?
+# > **Predict.** Our cache: blocks of 4, 3 KV heads, 16 numbers of 4 bytes. Token 5 of sequence a is in block 2. At
+# > which byte begins the key that query head 4 reads?
 
 # %%
 from coursekit.explore import explore
@@ -239,52 +242,60 @@ from coursekit.kv_view import kv_address
 
 def key_of(token, query_head):
     """The bytes that one query head reads of one token of sequence a."""
-    return kv_address(
-        a.blocks, BLOCK_SIZE, token, query_head, num_heads=NUM_HEADS, num_kv_heads=NUM_KV_HEADS, head_dim=HEAD_DIM,
-        itemsize=4,
-    )  # fmt: skip
+    shape = {"num_heads": NUM_HEADS, "num_kv_heads": NUM_KV_HEADS, "head_dim": HEAD_DIM}
+    return kv_address(a.blocks, BLOCK_SIZE, token, query_head, itemsize=4, **shape)
 
 
-start = {"token": 5, "query_head": 4}
-explore(key_of, "sliders for the token and the query head", start=start, token=range(14), query_head=range(9))
+explore(
+    key_of,
+    "sliders for the token and the query head",
+    start={"token": 5, "query_head": 4},
+    token=range(14),
+    query_head=range(NUM_HEADS),
+)
 
 # %%
 memory = key_cache.tobytes()
 at = (9 * NUM_KV_HEADS + 1) * HEAD_DIM * 4
 found = np.frombuffer(memory[at : at + HEAD_DIM * 4], np.float32)
-print("byte", at, "- the key of token 5, KV head 1, is there:", bool((found == key_cache[2, 1, 1]).all()))
+print(f"at byte {at} lies the key of token 5, KV head 1:", np.array_equal(found, key_cache[2, 1, 1]))
 
 # %% [markdown]
-# 64 bytes side by side, then the next head's. One token's heads lie together, and one block's tokens lie together. From
-# block to block there is no rule, only the table.
+# 64 bytes side by side, then the next head's. One token's heads lie together, and one block's tokens lie together.
+# From block to block there is no rule, only the table.
 #
 # ## 5 The kernel had to change
 #
-# An attention function of the usual kind takes the keys as *one* array, in order. Our sequence a has its 14 tokens in
-# four blocks. What if we hand the memory to it as it lies?
+# An attention function of the usual kind takes the keys as *one* array, in order. Our sequence a has its 14 tokens
+# in four blocks. What if we hand the memory to it as it lies?
 #
-# > **Predict.** `attend` reads the first 14 slots of the cache. Sequence a is in blocks 7, 2, 9 and 4, b in 11 and 0. Which
-# > of a's keys does it read, and what is the output?
+# > **Predict.** `attend` reads the first 14 slots of the cache. Sequence a is in blocks 7, 2, 9 and 4, b in 11 and
+# > 0. Which of a's keys does it read, and what is the output?
+
 
 # %%
-all_slots = np.array(a.slots(0, 14))
-dense_keys = key_cache.reshape(-1, NUM_KV_HEADS, HEAD_DIM)[all_slots, 1]  # one KV head, in order
-dense_values = value_cache.reshape(-1, NUM_KV_HEADS, HEAD_DIM)[all_slots, 1]
+def rows(cache):
+    """The cache as one long row of slots; one KV head of it."""
+    return cache.reshape(-1, NUM_KV_HEADS, HEAD_DIM)[:, 1]
+
+
+of_a, of_b = a.slots(0, 14), b.slots(0, 6)
+dense_keys, dense_values = rows(key_cache)[of_a], rows(value_cache)[of_a]  # a, put together by hand
 query = rng.normal(size=HEAD_DIM)
 expected = attend(query, dense_keys, dense_values)
+print("slots of a among the first 14:", [slot for slot in of_a if slot < 14])
+print("slots of b among them:        ", [slot for slot in of_b if slot < 14])
 
-as_it_lies = [cache.reshape(-1, NUM_KV_HEADS, HEAD_DIM)[:14, 1] for cache in (key_cache, value_cache)]
-through_table = [
-    cache[a.blocks].reshape(-1, NUM_KV_HEADS, HEAD_DIM)[:14, 1] for cache in (key_cache, value_cache)
-]
-print("slots of a among the first 14:", sorted(set(range(14)) & set(all_slots.tolist())))
-print("the old kernel, on the memory as it lies:", attend(query, *as_it_lies)[:3])
-print("the same mathematics through the table, equal:", np.allclose(attend(query, *through_table), expected))
+# %%
+as_it_lies = attend(query, rows(key_cache)[:14], rows(value_cache)[:14])
+through_table = attend(query, rows(key_cache[a.blocks])[:14], rows(value_cache[a.blocks])[:14])
+print("the old kernel, on the memory as it lies:", as_it_lies[:3])
+print("the same mathematics through the table, equal:", np.allclose(through_table, expected))
 
 # %% [markdown]
-# Four of a's tokens, two of b's, and memory that nobody wrote. No reordering of arguments can mend this: **the kernel
-# must be given the table, and look every block up.** Attention's mathematics did not change; the way to the keys did.
-# That is what people forget who call PagedAttention a memory trick only.
+# Four of a's tokens, two of b's, and memory that nobody wrote. No reordering of arguments can mend this: **the
+# kernel must be given the table, and look every block up.** Attention's mathematics did not change; the way to the
+# keys did. That is what people forget who call PagedAttention a memory trick only.
 #
 # The look-up has a name, **gather**, and takes three steps:
 #
@@ -309,8 +320,8 @@ for n in (4, 13, 14):
     print(bool(np.isnan(gather(key_cache, table, n)).any()))
 
 # %% [markdown]
-# Follow one query over the memory. Its weights change with every block that it reads, because softmax divides by the sum
-# over *all* keys. Section 8 turns that nuisance into an algorithm.
+# Follow one query over the memory. Its weights change with every block that it reads, because softmax divides by
+# the sum over *all* keys. Section 8 turns that nuisance into an algorithm.
 
 # %%
 from coursekit.kv_view import walk
@@ -323,24 +334,21 @@ def way_of_query(blocks_read):
     return walk(a.blocks, NUM_BLOCKS, BLOCK_SIZE, scores.tolist(), so_far, blocks_read)
 
 
-explore(
-    way_of_query, "a slider over the blocks that were read", start={"blocks_read": 3}, blocks_read=range(5)
-)
+text = "a slider over the blocks that were read"
+explore(way_of_query, text, start={"blocks_read": 3}, blocks_read=range(5))
 
 # %% [markdown]
 # ## 6 The tail, and a NaN times zero
 #
-# The last block of a has 4 slots and 2 tokens. `gather` cuts the other two off. A kernel on a GPU works on whole tiles of
-# memory and would rather *mask*: compute with all slots, and see to it that the two have no weight. There are four ways.
+# The last block of a has 4 slots and 2 tokens. `gather` cuts the other two off. A kernel on a GPU works on whole
+# tiles of memory and would rather *mask*: compute with all slots, and see to it that the two have no weight. There
+# are four ways.
 #
-# > **Predict.** Which of them give the right output? The unused slots hold NaN.
-# > (1) let the tail take part · (2) set its scores to 0 · (3) set its scores to −inf · (4) as (3), and also set its
-# > values to 0.
+# > **Predict.** Which of them give the right output? The unused slots hold NaN. (1) let the tail take part · (2)
+# > set its scores to 0 · (3) set its scores to −inf · (4) as (3), and also set its values to 0.
 
 # %%
-tile_keys, tile_values = (
-    cache[a.blocks].reshape(-1, NUM_KV_HEADS, HEAD_DIM)[:, 1] for cache in (key_cache, value_cache)
-)
+tile_keys, tile_values = rows(key_cache[a.blocks]), rows(value_cache[a.blocks])
 exists = np.arange(16) < 14
 
 
@@ -358,10 +366,9 @@ with np.errstate(invalid="ignore"):
         print(f"{name:18} {output[:2].round(3)!s:16} right: {np.allclose(output, expected)}")
 
 # %% [markdown]
-# (3) is the surprise. Its weights are right, exactly 0 for the tail, and then **0 · NaN is NaN**. A weight of zero does not
-# leave a value out; only not multiplying does. Engines have shipped this: a recycled block held NaN in its unused slots,
-# and one request's text fell apart when another's ended. In a kernel the remedy is to mask the *load* of V as well as the
-# scores.
+# (3) is the surprise. Its weights are right, exactly 0 for the tail, and then **0 · NaN is NaN**. A weight of zero
+# does not leave a value out; only not multiplying does. Engines have shipped this: the NaN of a masked slot went
+# all the way to the sampler. In a kernel the remedy is to mask the *load* of V as well as the scores.
 #
 # With ordinary leftovers instead of NaN:
 
@@ -371,13 +378,13 @@ for name, output in four_ways(*leftovers):
     print(f"{name:18} {output[:2].round(3)!s:16} right: {np.allclose(output, expected)}")
 
 # %% [markdown]
-# Now (3) is right, so a test on tame memory approves of it; and (2) is wrong, because a score of 0 is a score like any
-# other: exp(0) = 1 is a good share of the weight. This is why our tests fill unused slots with NaN.
+# Now (3) is right, so a test on tame memory approves of it; and (2) is wrong, because a score of 0 is a score like
+# any other: exp(0) = 1 is a good share of the weight. This is why our tests fill unused slots with NaN.
 #
 # ## 7 A ragged batch
 #
-# A **batch** of decodes: one query token from each sequence, all lengths different, *ragged*. Tables of different lengths
-# travel as one rectangle; what stands in its unused corner has no meaning.
+# A **batch** of decodes: one query token from each sequence, all lengths different, *ragged*. Tables of different
+# lengths travel as one rectangle; what stands in its unused corner has no meaning.
 
 
 # %%
@@ -404,8 +411,8 @@ print("output:", output.shape, " NaN in it:", bool(np.isnan(output).any()))
 
 # %% [markdown]
 # Is it right? We compare with an **oracle**: a second program, written from the definition, as slow and as plain as
-# possible, in double precision, and *sharing no line with the first*. Two programs that are wrong in the same way are
-# rare, unless one was made from the other. The library has one; it is short enough to check by reading.
+# possible, in double precision, and *sharing no line with the first*. Two programs that are wrong in the same way
+# are rare, unless one was made from the other. The library has one; it is short enough to check by reading.
 
 # %%
 from coursekit.lesson import show_source
@@ -417,9 +424,9 @@ show_source(oracle)
 # %%
 def agrees(got, expected, tolerance=1e-5):
     """Whether all numbers agree; NaN agrees with nothing."""
-    return got.shape == expected.shape and bool(
-        (np.abs(got - expected) <= tolerance * (1 + np.abs(expected))).all()
-    )
+    if got.shape != expected.shape:
+        return False
+    return bool((np.abs(got - expected) <= tolerance * (1 + np.abs(expected))).all())
 
 
 arguments = (queries, key_cache, value_cache, block_tables, seq_lens)
@@ -428,12 +435,14 @@ print("as the oracle says:", agrees(gather_attention(*arguments), oracle(*argume
 # %% [markdown]
 # ## 8 Softmax, block by block
 #
-# `gather` copies every key and value of the sequence, in every layer of every step, only to read the copy once. A kernel
-# avoids it: it walks over the blocks where they are, one at a time, and keeps sums. A softmax is a quotient of two sums,
+# `gather` copies every key and value of the sequence, in every layer of every step, only to read the copy once. A
+# kernel avoids it: it walks over the blocks where they are, one at a time, and keeps sums. A softmax is a quotient
+# of two sums,
 #
 #     output = sum of exp(score) * value  /  sum of exp(score)
 #
-# and sums can be made in pieces. Two **accumulators** are enough: `acc` for the numerator, `total` for the denominator.
+# and sums can be made in pieces. Two **accumulators** are enough: `acc` for the numerator, `total` for the
+# denominator.
 
 
 # %%
@@ -457,8 +466,8 @@ scores = (dense_keys @ query / 4).astype(np.float32)
 print("in pieces, equal:", np.allclose(plain(scores, dense_values), expected, atol=1e-5))
 
 # %% [markdown]
-# > **Predict.** Kernels compute in float32, whose largest number is about 3.4 · 10³⁸. At which score does exp overflow:
-# > about 9, about 90, or about 900? And what comes out of `plain` if all scores are *below* −110?
+# > **Predict.** Kernels compute in float32, whose largest number is about 3.4 · 10³⁸. At which score does exp
+# > overflow: about 9, about 90, or about 900? And what comes out of `plain` if all scores are *below* −110?
 
 # %%
 for name, shifted in (("scores + 100", scores + 100), ("scores - 110", scores - 110)):
@@ -468,14 +477,14 @@ print(f"exp overflows above {np.log(np.finfo(np.float32).max):.1f}")
 print("a shift changes no weight:", np.allclose(softmax(scores + 100), softmax(scores), atol=1e-4))
 
 # %% [markdown]
-# Both fail, although the answer is the one from before: adding the same number to all scores changes no weight. So one
-# subtracts the largest score first; `softmax` above does. But when the first block is in hand, **the largest score of all
-# is not known yet**.
+# Both fail, although the answer is the one from before: adding the same number to all scores changes no weight. So
+# one subtracts the largest score first; `softmax` above does. But when the first block is in hand, **the largest
+# score of all is not known yet**.
 #
 # One way out is two passes, one for the maximum and one for the sums. It reads every key twice, and reading is what
-# decode spends its time on. The other way: subtract the largest score *so far*, `top`, and when a later block raises it,
-# repair the sums. What was summed with the old top is too large by exp(new top − old top), **every term by the same
-# factor**, so one multiplication mends it.
+# decode spends its time on. The other way: subtract the largest score *so far*, `top`, and when a later block
+# raises it, repair the sums. What was summed with the old top is too large by exp(new top − old top), **every term
+# by the same factor**, so one multiplication mends it.
 
 
 # %%
@@ -498,11 +507,12 @@ for number, (block_scores, block_values) in enumerate(blocks_of(scores, dense_va
     print(line, "  ", np.allclose(acc / total, exact, atol=1e-5))
 
 # %% [markdown]
-# The last column is the **invariant**: after every block, acc / total is the attention over what was read so far. Nothing
-# is divided before the end, and stopping anywhere would be legal. (Milakov and Gimelshein described this "online" softmax
-# in 2018; FlashAttention is built on it, and so is every kernel of chapter 5.)
+# The last column is the **invariant**: after every block, acc / total is the attention over what was read so far.
+# Nothing is divided before the end, and stopping anywhere would be legal. (Milakov and Gimelshein described this
+# "online" softmax in 2018; FlashAttention is built on it, and so is every kernel of chapter 5.)
 #
-# In the picture the same four blocks, in three orders. Look at the dashed boxes: how much is lost when the top rises.
+# In the picture the three full blocks, in three orders. Look at the dashed boxes: what the sums were before the top
+# rose.
 #
 # > **Predict.** If the blocks come with falling scores, how often must anything be rescaled?
 
@@ -533,13 +543,28 @@ def run(order):
 explore(run, "a choice of the order", start={"order": "with rising scores"}, order=list(in_order))
 
 # %% [markdown]
-# Never, in the falling order: the first block already has the top. Remember it for the tests: with the largest score in
-# the first block, a kernel that forgets to rescale is right.
+# Never, in the falling order: the first block already has the top. So what does a version give that *forgets* to
+# rescale? `mutate` makes it for us: it takes a function's source, replaces a text in it, and compiles that anew.
+
+# %%
+from coursekit.mutants import mutate
+
+forgetful = mutate(absorb, ("total * rescale", "total"), ("acc * rescale", "acc"))
+exact = softmax(full) @ dense_values[:12]
+for name, chosen in in_order.items():
+    state = -np.inf, 0.0, np.zeros(HEAD_DIM)
+    for block_scores, block_values in blocks_of(full[chosen], dense_values[chosen]):
+        state, _ = forgetful(*state, block_scores, block_values)
+    print(f"{name:20} without the rescaling, right: {np.allclose(state[2] / state[1], exact, atol=1e-5)}")
+
+# %% [markdown]
+# Right, if the largest score is in the first block. A test whose inputs happen to be so finds nothing. Keep that in
+# mind.
 #
 # ## 9 The kernel in one loop
 #
-# All parts together: a walk through the table, the filled part of each block, the heads' groups, two accumulators. It
-# never makes a copy of a sequence, and it keeps its sums in float32, as a GPU's kernel does.
+# All parts together: a walk through the table, the filled part of each block, the heads' groups, two accumulators.
+# It never makes a copy of a sequence, and it keeps its sums in float32, as a GPU's kernel does.
 
 
 # %%
@@ -573,12 +598,12 @@ def paged_decode(query, key_cache, value_cache, block_tables, seq_lens):
 print("as the oracle says:", agrees(paged_decode(*arguments), oracle(*arguments)))
 
 # %% [markdown]
-# Twenty lines, and at least as many ways to get one of them wrong.
+# Some twenty lines, and about as many ways to get one of them wrong.
 #
 # ## 10 A test that can fail
 #
-# Here is the test that most people write first: one sequence, as many KV heads as query heads, full blocks, and a table
-# in order, because those are the simplest arguments that one can make up.
+# Here is the test that most people write first: one sequence, as many KV heads as query heads, full blocks, and a
+# table in order, because those are the simplest arguments that one can make up.
 
 
 # %%
@@ -594,8 +619,9 @@ easy = easy_inputs()
 print("the right kernel passes the easy test:", agrees(paged_decode(*easy), oracle(*easy)))
 
 # %% [markdown]
-# It passes. Would a *wrong* kernel fail? There is one way to know: break the kernel on purpose and run the test on it. A
-# **mutant** is our own function with one piece of its text replaced. Each below is a slip that somebody has made.
+# It passes. Would a *wrong* kernel fail? There is one way to know: break the kernel on purpose and run the test on
+# it. A **mutant** is our own function with one piece of its text replaced. Each below is a slip that is easily
+# made.
 
 # %%
 MUTANTS = {
@@ -626,13 +652,11 @@ MUTANTS = {
 print(len(MUTANTS), "mutants")
 
 # %% [markdown]
-# > **Predict.** How many of the 18 pass the easy test? For three of them you have the reason already: section 1 (b),
-# > section 2, section 6.
+# > **Predict.** How many of the 18 pass the easy test? For three of them you have the reason already: section 1
+# > (b), section 2, section 6.
+
 
 # %%
-from coursekit.mutants import mutate
-
-
 def notices(inputs, kernel, tolerance=1e-5):
     """Whether a test on these inputs fails for this kernel. A crash is noticed, too."""
     try:
@@ -648,8 +672,8 @@ print(f"{len(passing)} of {len(broken)} wrong kernels pass the easy test:")
 print("\n".join(f"  {name}" for name in passing))
 
 # %% [markdown]
-# Half of them. Not one needs bad luck: with one sequence, the first sequence's table *is* the right one; with
-# full blocks there is no tail; with all keys visible the order of full blocks does not matter.
+# Half of them. Not one needs bad luck: with one sequence, the first sequence's table *is* the right one; with full
+# blocks there is no tail; with all keys visible the order of full blocks does not matter.
 #
 # So we build inputs on purpose, each ingredient against a kind of mistake:
 #
@@ -692,8 +716,8 @@ for seed in range(5):
     print(f"seed {seed}: the right kernel passes:", agrees(paged_decode(*hard), oracle(*hard), TOLERANCE))
 
 # %% [markdown]
-# And one test more for comparison, of a kind that stands in published suites: inputs within about ±0.001, some hundreds of
-# tokens, and a tolerance of 0.0001, "because half precision is inexact".
+# And one test more for comparison, of a kind that stands in published suites: inputs within about ±0.001, some
+# hundreds of tokens, and a tolerance of 0.0001, "because half precision is inexact".
 #
 # > **Predict.** Does that test catch more than the easy one, because it has more tokens, or fewer?
 
@@ -716,12 +740,13 @@ print(f"tiny: the right output's largest number is {np.abs(tiny).max():.5f}, the
 
 # %% [markdown]
 # The test with tiny numbers approves of a kernel that returns zeros, and of almost all the others: the mean of many
-# small numbers is smaller than the tolerance. A tolerance means nothing without the size of what it is compared with.
+# small numbers is smaller than the tolerance. A tolerance means nothing without the size of what it is compared
+# with.
 #
 # **The needle.** Why make one key stand out? Because in a long sequence every key has a small share:
 #
-# > **Predict.** 2,000 tokens, and the kernel forgets the last one. By how much does the output change, roughly: 0.5,
-# > 0.05 or 0.005? And with a needle?
+# > **Predict.** 2,000 tokens, and the kernel forgets the last one. By how much does the output change, roughly:
+# > 0.5, 0.05 or 0.005? And with a needle?
 
 # %%
 long = hard_inputs(1, lengths=(2000,), block_size=16)
@@ -747,9 +772,10 @@ for name in ("right", "length - 1", "number of blocks rounded down", "first sequ
     print(f"{name:30}  ", (64 * kernel(*inputs)[:, 0, 0]).round(1))
 
 # %% [markdown]
-# Comparing with an oracle, on inputs that can fail, is a habit that costs a minute for each kernel. The library's tests
-# run every backend on a *grid* of such inputs: head sizes, block sizes, heads, lengths, kinds of queries, windows, and
-# number formats, so that every pair of values occurs together. Our kernel, on those cases that it is meant for:
+# Comparing with an oracle, on inputs that can fail, is a habit that costs a minute for each kernel. The library's
+# tests run every backend on a *grid* of such inputs: head sizes, block sizes, heads, lengths, kinds of queries,
+# windows, and number formats, so that every pair of values occurs together. Our kernel, on those cases that it is
+# meant for:
 
 # %%
 from paged_ref.attention import grid
@@ -788,25 +814,24 @@ for seed in range(5):
 print("ours with a gather, ours by blocks, and both of the library: the same", same)
 
 # %%
-cases = {"write_kv": paged_ref.write_kv, "ours": write_kv}
-written = {}
-for name, write in cases.items():
+written = []
+for write in (write_kv, paged_ref.write_kv):
     caches = new_cache(), new_cache()
     write(key, value, *caches, np.array([30, -1, 3, 17]))
-    written[name] = np.stack(caches)
-print("the library writes the same:", np.array_equal(*written.values(), equal_nan=True))
+    written.append(np.stack(caches))
+print("the library writes the same:", np.array_equal(*written, equal_nan=True))
 
 # %% [markdown]
-# The library's `write_kv` looks at the slots before it writes. This is a line that one sees when a slot was handed out
-# twice:
+# The library's `write_kv` looks at the slots before it writes. This is a line that one sees when a slot was handed
+# out twice:
 
 # %% tags=["raises-exception"]
 paged_ref.write_kv(key, value, key_cache, value_cache, np.array([30, 12, 30, -1]))
 
 # %% [markdown]
-# **Other words for the same integers.** Some kernels call a block a *page*, and store the used entries of all tables one
-# after the other, as a sparse matrix stores its rows (CSR); `seq_lens` are elsewhere `context_lens`, and the prefix sums of
-# lengths `cu_seqlens`. Nothing is lost in translation:
+# **Other words for the same integers.** Some kernels call a block a *page*, and store the used entries of all
+# tables one after the other, as a sparse matrix stores its rows (CSR); `seq_lens` are elsewhere `context_lens`, and
+# the prefix sums of lengths `cu_seqlens`. Nothing is lost in translation:
 
 # %%
 tables = np.array([[7, 2, 9, 4, -99], [11, 0, -99, -99, -99]], np.int32)
@@ -820,11 +845,12 @@ print("and back:", back.tolist(), lens.tolist())
 # %% [markdown]
 # ## 12 Several query tokens at once
 #
-# A **prefill** computes all tokens of a prompt at once, and a *chunk* of one computes some tokens after others that are in
-# the cache. Then a sequence has q query tokens, and each sees the keys up to its own: the **causal** mask. All of them have
-# written their keys before anybody reads, so the mask is all that keeps a token from the future.
+# A **prefill** computes all tokens of a prompt at once, and a *chunk* of one computes some tokens after others that
+# are in the cache. Then a sequence has q query tokens, and each sees the keys up to its own: the **causal** mask.
+# All of them have written their keys before anybody reads, so the mask is all that keeps a token from the future.
 #
-# > **Predict.** 10 tokens are in the cache, the last 3 of them are being computed. How many keys does each of the three see?
+# > **Predict.** 10 tokens are in the cache, the last 3 of them are being computed. How many keys does each of the
+# > three see?
 
 # %%
 from paged_ref.attention.numpy_gather import attend as attend_many
@@ -838,8 +864,8 @@ print((np.arange(n)[None, :] <= query_position).astype(int))
 print("keys seen:", (np.arange(n)[None, :] <= query_position).sum(axis=1))
 
 # %% [markdown]
-# The offset `n - q` is what gets lost. Is a mask that is one too wide noticed? Change the *last* token's value: outputs
-# before it must not move.
+# The offset `n - q` is what gets lost. Is a mask that is one too wide noticed? Change the *last* token's value:
+# outputs before it must not move.
 
 # %%
 wide_mask = mutate(attend_many, ("key_position <= query_position", "key_position <= query_position + 1"))
@@ -852,8 +878,8 @@ for name, kernel in (("right", attend_many), ("one too wide", wide_mask)):
     print(f"{name:13} which of the three outputs moved: {moved}")
 
 # %% [markdown]
-# A token that sees the next one: the model would be told what it is to predict. For the *last* token, and so for every
-# decode, both masks are the same. A test of decodes alone cannot find this one, so the grid has chunks, too.
+# A token that sees the next one: the model would be told what it is to predict. For the *last* token, and so for
+# every decode, both masks are the same. A test of decodes alone cannot find this one, so the grid has chunks, too.
 #
 # ## 13 Does attention get faster?
 #
@@ -874,9 +900,9 @@ for name, num_bytes in moved.items():
     print(f"{name:22} {num_bytes:11,} bytes   {num_bytes / kv:.4f}")
 
 # %% [markdown]
-# Nothing got less. At best paging costs a table's few bytes more, and look-ups in between; the paper measured its kernel
-# 20 to 26 % *slower* than the contiguous one of FasterTransformer. **What grows is the batch**: the memory that is no
-# longer wasted holds more sequences, and the weights, which every step must read, serve them all.
+# Nothing got less. At best paging costs a table's few bytes more, and look-ups in between; the paper measured its
+# kernel 20 to 26 % *slower* than the contiguous one of FasterTransformer. **What grows is the batch**: the memory
+# that is no longer wasted holds more sequences, and the weights, which every step must read, serve them all.
 #
 # On this machine, in NumPy (times, so not compared):
 
@@ -909,8 +935,8 @@ print(f"paged, with a gather  {milliseconds(with_gather, 30):6.2f} ms")
 print(f"paged, block by block {milliseconds(lambda: paged_decode(*one), 5):6.2f} ms")
 
 # %% [markdown]
-# The last one is slow for a reason that has nothing to do with memory: a Python loop over 500 blocks. Compiled, the same
-# loop is the *fastest* way through a paged cache, because it makes no copy. That is chapter 5.
+# The last one is slow for a reason that has nothing to do with memory: a Python loop over 500 blocks. Compiled, the
+# same loop is the *fastest* way through a paged cache, because it makes no copy. That is chapter 5.
 #
 # ## 14 What must hold, and what breaks if it does not
 #
@@ -920,11 +946,12 @@ print(f"paged, block by block {milliseconds(lambda: paged_decode(*one), 5):6.2f}
 #
 # ### Broken: a −1 in a table
 #
-# *A −1 in a table is harmless: it stands where nobody reads.* So one may gather the whole rectangle for all sequences at
-# once, which is tempting, because it needs no loop, and mask afterwards.
+# *A −1 in a table is harmless: it stands where nobody reads.* So one may gather the whole rectangle for all
+# sequences at once, which is tempting, because it needs no loop, and mask afterwards.
 #
-# > **Predict.** a has 14 tokens and the row 7, 2, 9, 4, −1; the mask is right. −1 is block 11, the pool's last, which is b's.
-# > First b has 4 tokens in it, then 3, and the fourth slot holds a NaN. Is a's output right, both times?
+# > **Predict.** a has 14 tokens and the row 7, 2, 9, 4, −1; the mask is right. −1 is block 11, the pool's last,
+# > which is b's. First b has 4 tokens in it, then 3, and the fourth slot holds a NaN. Is a's output right, both
+# > times?
 
 
 # %%
@@ -942,36 +969,36 @@ def rectangle_attention(query, key_cache, value_cache, block_tables, seq_lens):
     return np.einsum("bht,bthd->bhd", weights / weights.sum(axis=2, keepdims=True), values)
 
 
-rows = np.array([[7, 2, 9, 4, -1], [11, -1, -1, -1, -1]])
+padded = np.array([[7, 2, 9, 4, -1], [11, -1, -1, -1, -1]])
 cache_k, cache_v = rng.normal(size=(2, *new_cache().shape)).astype(np.float32)  # no NaN yet
-exact = oracle(queries, cache_k, cache_v, rows, np.array([14, 4]))[0]
+exact = oracle(queries, cache_k, cache_v, padded, np.array([14, 4]))[0]
 
 
 def is_a_right(a_tokens, b_tokens):
     lens = np.array([a_tokens, b_tokens])
-    return agrees(rectangle_attention(queries, cache_k, cache_v, rows, lens)[0], exact)
+    return agrees(rectangle_attention(queries, cache_k, cache_v, padded, lens)[0], exact)
 
 
-print("b has 4 tokens:                       a is right:", is_a_right(14, 4))
-print("a's length is one block too long:      a is right:", is_a_right(18, 4), "(and no error)")
+print("b has 4 tokens:                    a is right:", is_a_right(14, 4))
+print("and a's length is a block too long: a is right:", is_a_right(18, 4), "- and no error")
 cache_v[11, 3] = np.nan
-print("b has 3 tokens:                       a is right:", is_a_right(14, 3))
+print("b has 3 tokens:                    a is right:", is_a_right(14, 3))
 
 # %% [markdown]
-# Request a breaks when request *b* has an unused slot: whether a is right depends on its neighbour's length. And with
-# the length wrong, a reads the neighbour's keys, and no error says so. What must hold is that entries past the end are
-# **never looked up**. The library looks at the used part of each table before any kernel runs:
+# Request a breaks when request *b* has an unused slot: whether a is right depends on its neighbour's length. And
+# with the length wrong, a reads the neighbour's keys, and no error says so. What must hold is that entries past the
+# end are **never looked up**. The library looks at the used part of each table before any kernel runs:
 
 # %% tags=["raises-exception"]
-paged_ref.paged_attention(queries, cache_k, cache_v, rows, np.array([18, 3]))
+paged_ref.paged_attention(queries, cache_k, cache_v, padded, np.array([18, 3]))
 
 # %% [markdown]
 # ### Not broken: freed blocks that are not zeroed
 #
 # *Freed blocks need zeroing*, for safety, some say. Two predictions.
 #
-# > **Predict.** (a) The same sequences in memory that was full of NaN, of −10³⁰, and of zeros. How do the outputs differ?
-# > (b) The kernel that forgets to leave the tail out, on zeroed memory. Is it right now?
+# > **Predict.** (a) The same sequences in memory that was full of NaN, of −10³⁰, and of zeros. How do the outputs
+# > differ? (b) The kernel that forgets to leave the tail out, on zeroed memory. Is it right now?
 
 # %%
 inputs = hard_inputs(3)
@@ -982,24 +1009,26 @@ for rest in (np.nan, -1e30, 0.0):
     outputs.append(paged_decode(*filled_up))
     with np.errstate(all="ignore"):
         sloppy = agrees(broken["tail not left out"](*filled_up), oracle(*filled_up), TOLERANCE)
-    print(
-        f"rest of the memory {rest:6.0e}:  tail left out, as before: {np.array_equal(outputs[0], outputs[-1])}",
-        end="",
-    )
-    print(f";  tail not left out, right: {sloppy}")
+    same = np.array_equal(outputs[0], outputs[-1])
+    print(f"rest of the memory {rest:6.0e}:  the right kernel, the same numbers: {same}", end="")
+    print(f";  with the tail, right: {sloppy}")
 
 # %% [markdown]
-# (a) Not in one bit: what is not read cannot matter. (b) No: a key of zeros has a score of 0, and exp(0) is 1. Zeroing
-# costs a write of every block and does not even save the kernel that would need it. A *length* that is right does.
+# (a) Not in one bit: what is not read cannot matter. (b) No: a key of zeros has a score of 0, and exp(0) is 1.
+# Zeroing costs a write of every block and does not even save the kernel that would need it. A *length* that is
+# right does.
 #
 # ### Broken: the division inside the loop
 #
-# > **Predict.** `acc` is divided by `total` after every block, "to keep the numbers small", and the sum goes on from there.
-# > For sequences of one block? Of two?
+# > **Predict.** `acc` is divided by `total` after every block, "to keep the numbers small", and the sum goes on
+# > from there. Is it right for a sequence of one block? Of two?
 
 # %%
-early = mutate(paged_decode, ("            top = new_top\n", "            top = new_top\n            acc /= total[:, None]\n"),
-               ("output[i] = acc / total[:, None]", "output[i] = acc"))  # fmt: skip
+early = mutate(
+    paged_decode,
+    ("top = new_top\n", "top, acc = new_top, acc / total[:, None]\n"),
+    ("output[i] = acc / total[:, None]", "output[i] = acc"),
+)
 inputs = hard_inputs(5, lengths=(8, 16, 24))
 inputs[0][1] /= 100
 exact = oracle(*inputs)
@@ -1007,13 +1036,13 @@ for i, n in enumerate(inputs[4]):
     print(f"{n:2} tokens, {n // 8} blocks: right: {agrees(early(*inputs)[i], exact[i], TOLERANCE)}")
 
 # %% [markdown]
-# With one block it is right, so a short test passes. From the second block on, a mean is added to a sum. Divide once, at the
-# end; the numbers stay small because of the top, not because of the division.
+# With one block it is right, so a short test passes. From the second block on, a mean is added to a sum. Divide
+# once, at the end; the numbers stay small because of the top, not because of the division.
 #
 # ## 15 What you have now
 #
-# Keys and values written by slot and read by table; a tail that is left out and not multiplied away; query heads that find
-# their KV head; a softmax that needs one block at a time; and a set of inputs on which being wrong shows.
+# Keys and values written by slot and read by table; a tail that is left out and not multiplied away; query heads
+# that find their KV head; a softmax that needs one block at a time; and a set of inputs on which being wrong shows.
 #
 # Now write all of it yourself, with checks that name the mistake: [exercises of chapter
 # 3](../exercises/03_numpy_gather.ipynb).
@@ -1027,5 +1056,5 @@ for i, n in enumerate(inputs[4]):
 # 3. A kernel passes a test with one sequence, 4 over 4 heads, full blocks and the table 0, 1, 2, 3. Name five mistakes that
 #    it may still have, and the input that would show each.
 #
-# Next: [chapter 4](04_sharing.ipynb) lets several tables name the same block: forks, copy-on-write, and prompts that are found
-# again by their contents.
+# Next: chapter 4 lets several tables name the same block: forks, copy-on-write, and prompts that are found again by
+# their contents.
