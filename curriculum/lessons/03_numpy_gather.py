@@ -302,6 +302,9 @@ print("the same mathematics through the table, equal:", np.allclose(through_tabl
 # 1. `cache[block_table]` takes the blocks in the table's order: `[blocks, block_size, heads, head_dim]`, a copy;
 # 2. `reshape` makes one row for each slot;
 # 3. `[:seq_len]` cuts the tail of the last block off.
+#
+# > **Predict.** 13 tokens, blocks of 4. Which shape has the array after the first step, and how many rows are left at
+# > the end? The table's last two entries are −99: what do they do?
 
 
 # %%
