@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from coursekit.show import BLUE, INK, ORANGE, VERMILION, Picture, figure
+from coursekit.show import BLUE, INK, ORANGE, PANEL, VERMILION, Picture, figure
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ def accumulators(steps: Sequence[Step], exact: float, title: str = "") -> Pictur
     output = [step.acc / step.total for step in steps]
     quotient.plot(range(len(steps)), output, "o-", color=BLUE)
     quotient.axhline(exact, color=INK, linewidth=1, linestyle="--")
-    quotient.annotate("over all blocks", (0, exact), (0, 4), textcoords="offset points", fontsize=9.5)
+    ground = {"boxstyle": "square,pad=0.05", "facecolor": PANEL, "edgecolor": "none", "alpha": 0.85}
+    place: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9, "bbox": ground}
+    quotient.annotate("over all blocks", (-0.55, exact), (0, 5), **place)
     quotient.set_title("acc / total: the output so far")
     quotient.margins(y=0.25)
     for axes in (scores, total, acc, quotient):
