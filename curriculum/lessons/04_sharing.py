@@ -6,9 +6,10 @@
 # %% [markdown]
 # # 4 · Sharing
 #
-# **You will be able to** let several sequences hold one block and say when it is free, fork a sequence without
-# copying it, copy exactly the one block that a write needs, find a prompt's beginning by its contents, say in which
-# order cached blocks leave, and name what goes wrong with collisions, tenants and threads.
+# **You will be able to** let several sequences hold one block and say when it is free, fork a sequence
+# without copying it, copy exactly the one block that a write needs, find a prompt's beginning by its
+# contents, say in which order cached blocks leave, and name what goes wrong with collisions, tenants and
+# threads.
 #
 # 65 minutes to read and run · you need: pool and table ([chapter 2](02_block_table.ipynb)) · GPU: not needed
 #
@@ -31,15 +32,16 @@
 # %% [markdown]
 # ## 1 Two tables, one block
 #
-# A block table is a list of block ids, and nothing forbids that two lists name the same id. Keys and values of a
-# past token never change, so two sequences with the same beginning can read one copy of it. That is all the machinery
-# of sharing needs from attention: nothing. What changes is the **bookkeeping**: when is such a block free?
+# A block table is a list of block ids, and nothing forbids that two lists name the same id. Keys and values
+# of a past token never change, so two sequences with the same beginning can read one copy of it. That is all
+# the machinery of sharing needs from attention: nothing. What changes is the **bookkeeping**: when is such a
+# block free?
 #
-# We use the memory of chapter 2 in which one character stands for a token's keys and values. Two users have the
-# same prompt, and we let both tables name the same blocks, by hand.
+# We use the memory of chapter 2 in which one character stands for a token's keys and values. Two users have
+# the same prompt, and we let both tables name the same blocks, by hand.
 #
-# > **Predict.** Chapter 2's `SmallPool` only knows whether a block is out. A has finished and frees its blocks. Then C
-# > starts. What does B read?
+# > **Predict.** Chapter 2's `SmallPool` only knows whether a block is out. A has finished and frees its
+# > blocks. Then C starts. What does B read?
 
 # %%
 import numpy as np
@@ -74,9 +76,9 @@ memory.write(c.append(9), "PIN: 4711")
 print("B reads", repr(memory.read(b)), "  tables:", b.blocks, c.blocks)
 
 # %% [markdown]
-# C's secret. The pool believed that A was the only holder. So a block needs a **reference count**: how many tables name
-# it. `share` adds a holder, `free` drops one, and the block is free when the count arrives at 0. This is the library's
-# code:
+# C's secret. The pool believed that A was the only holder. So a block needs a **reference count**: how many
+# tables name it. `share` adds a holder, `free` drops one, and the block is free when the count arrives at 0.
+# This is the library's code:
 
 # %%
 from coursekit.lesson import show_source
@@ -84,8 +86,9 @@ from coursekit.lesson import show_source
 show_source(BlockPool.share, BlockPool.free)
 
 # %% [markdown]
-# Both look first and act afterwards, as in chapter 2: a call that is refused has changed nothing. The same story with
-# counts, for one prompt and any number of users. *One set of blocks, N tables, a count for each block:*
+# Both look first and act afterwards, as in chapter 2: a call that is refused has changed nothing. The same
+# story with counts, for one prompt and any number of users. *One set of blocks, N tables, a count for each
+# block:*
 
 # %%
 pool, memory = BlockPool(num_blocks=8, block_size=4), TextMemory(8, 4)
@@ -106,16 +109,16 @@ print("and when it leaves, free:", pool.num_free)
 # %% [markdown]
 # ## 2 What does a fork cost?
 #
-# A **fork** makes a second sequence that continues the first one's tokens. It is wanted where one prompt gets several
-# answers (*parallel samples*) and where a search keeps several continuations (*beams*). The word is the operating
-# system's, and so is the trick: `fork` copies no memory.
+# A **fork** makes a second sequence that continues the first one's tokens. It is wanted where one prompt gets
+# several answers (*parallel samples*) and where a search keeps several continuations (*beams*). The word is
+# the operating system's, and so is the trick: `fork` copies no memory.
 
 # %%
 show_source(BlockTable.fork)
 
 # %% [markdown]
-# > **Predict.** A sequence has 2,000 tokens of Llama-3.1-70B in blocks of 16. It is forked three times. How many bytes
-# > of keys and values are copied? How many blocks are taken?
+# > **Predict.** A sequence has 2,000 tokens of Llama-3.1-70B in blocks of 16. It is forked three times. How
+# > many bytes of keys and values are copied? How many blocks are taken?
 
 # %%
 from paged_ref import MODELS
@@ -136,9 +139,9 @@ print(f"work done: {3 * len(first.blocks)} counts raised by one")
 #
 # So far everybody only reads. Now the forks go on, each with tokens of its own. Where do they write?
 #
-# > **Predict.** A has 10 tokens in blocks of 4, so its third block is half full. B is a fork of A. A writes "X" into its
-# > next slot, then B writes "Y" into its next slot. What does A read afterwards, if both use the slot that the table
-# > gives?
+# > **Predict.** A has 10 tokens in blocks of 4, so its third block is half full. B is a fork of A. A writes
+# > "X" into its next slot, then B writes "Y" into its next slot. What does A read afterwards, if both use the
+# > slot that the table gives?
 
 # %%
 pool, memory = BlockPool(num_blocks=8, block_size=4), TextMemory(8, 4)
@@ -153,15 +156,15 @@ print("A reads", repr(memory.read(a)), "  B reads", repr(memory.read(b)))
 # %% [markdown]
 # Both wrote into the same slot, and A has B's token. The rule that prevents it:
 #
-# **Before a write into a block with several holders, the writer takes a block of its own, copies the old one into it,
-# and drops its hold on the old one.** That is *copy-on-write*. A block with one holder is written in place. A **full**
-# block is never written again, so it is never copied, however many hold it.
+# **Before a write into a block with several holders, the writer takes a block of its own, copies the old one
+# into it, and drops its hold on the old one.** That is *copy-on-write*. A block with one holder is written in
+# place. A **full** block is never written again, so it is never copied, however many hold it.
 #
-# Now watch it. Three sequences, a small pool in random order. (`take_copies` hands the ordered copies to whoever owns
-# the storage; they are performed before anything is written.)
+# Now watch it. Three sequences, a small pool in random order. (`take_copies` hands the ordered copies to
+# whoever owns the storage; they are performed before anything is written.)
 #
-# > **Predict.** A, B and C share everything after two forks. Then A, B and C write one token each, in this order. How many
-# > blocks are copied?
+# > **Predict.** A, B and C share everything after two forks. Then A, B and C write one token each, in this
+# > order. How many blocks are copied?
 
 # %%
 from coursekit.pool_view import History
@@ -196,9 +199,9 @@ for step, event in enumerate(history.events):
 print("B reads", repr(memory.read(tables[1])), "  C reads", repr(memory.read(tables[2])))
 
 # %% [markdown]
-# Two copies for three writers: A and B leave the shared block, and C, by then its only holder, writes in place. With `k`
-# holders there are `k − 1` copies. Each copies one block, and at most one block a fork is ever copied: the partly full
-# one. The first two blocks stay shared to the end.
+# Two copies for three writers: A and B leave the shared block, and C, by then its only holder, writes in
+# place. With `k` holders there are `k − 1` copies. Each copies one block, and at most one block a fork is
+# ever copied: the partly full one. The first two blocks stay shared to the end.
 #
 # The map right after A's copy:
 
@@ -206,16 +209,16 @@ print("B reads", repr(memory.read(tables[1])), "  C reads", repr(memory.read(tab
 history.explore(start=4)
 
 # %% [markdown]
-# The same rule in the library is the branch in the middle of `grow`. The block is allocated before anything else
-# changes, so that a dry pool leaves the table as it was; and the copy is *noted*, not performed, because all copies of a
-# step are made together, in every layer.
+# The same rule in the library is the branch in the middle of `grow`. The block is allocated before anything
+# else changes, so that a dry pool leaves the table as it was; and the copy is *noted*, not performed, because
+# all copies of a step are made together, in every layer.
 
 # %%
 show_source(BlockTable.grow)
 
 # %% [markdown]
-# > **Predict.** The pool has no free block. A and B share a half-full block, and A wants to write one token, for which its
-# > last block has room. Does it succeed?
+# > **Predict.** The pool has no free block. A and B share a half-full block, and A wants to write one token,
+# > for which its last block has room. Does it succeed?
 
 # %%
 pool = BlockPool(num_blocks=3, block_size=4)
@@ -236,11 +239,12 @@ print("after B has left, in place:", a.num_tokens, "tokens, copies:", a.take_cop
 #
 # ## 4 Four samples and four beams of a real model
 #
-# SmolLM2, twice at once in one engine: four random continuations of a prompt (`n=4`), and a search with four beams
-# (`beam_width=4`). Lengths are Alpaca's means, 19 tokens in and 58 out.
+# SmolLM2, twice at once in one engine: four random continuations of a prompt (`n=4`), and a search with four
+# beams (`beam_width=4`). Lengths are Alpaca's means, 19 tokens in and 58 out.
 #
-# A **beam search** keeps the `k` likeliest continuations. In each step it looks at all one-token extensions of all beams
-# and keeps the best `k`. One beam may get two successors and another none: a fork and a release, in every step.
+# A **beam search** keeps the `k` likeliest continuations. In each step it looks at all one-token extensions
+# of all beams and keeps the best `k`. One beam may get two successors and another none: a fork and a release,
+# in every step.
 #
 # > **Predict.** Which of the two shares more at its end, samples or beams? Why?
 
@@ -276,9 +280,9 @@ print("every answer has its length:", {len(s.output_token_ids) for s in samples.
 # %% [markdown]
 # One prefill for four answers: without forks the prompt would have been computed, and stored, four times.
 #
-# In `parents` we noted the search's tree. What a search holds depends on its tree and on nothing else, so we can
-# **replay** it with a pool and tables, without the model: fork, release the parents, append. Samples are a tree, too, one
-# that forks once. Does the replay hold as many blocks as the engine did, at every step?
+# In `parents` we noted the search's tree. What a search holds depends on its tree and on nothing else, so we
+# can **replay** it with a pool and tables, without the model: fork, release the parents, append. Samples are
+# a tree, too, one that forks once. Does the replay hold as many blocks as the engine did, at every step?
 
 
 # %%
@@ -313,9 +317,9 @@ print("the same number of blocks at every step:", held == both)
 print("the same number of copies:", copied == sample_copies + beam_copies)
 
 # %% [markdown]
-# A close decision of a search may fall the other way on another machine, because sums are rounded in another order. So from
-# here on we use trees that were recorded from SmolLM2 (`bench/beams.py`). This is the beginning of one, over blocks of 4
-# so that one sees something:
+# A close decision of a search may fall the other way on another machine, because sums are rounded in another
+# order. So from here on we use trees that were recorded from SmolLM2 (`bench/beams.py`). This is the
+# beginning of one, over blocks of 4 so that one sees something:
 
 # %%
 import json
@@ -337,8 +341,9 @@ def tree_at(step):
 explore(tree_at, "a slider over the steps of the search", start={"step": 13}, step=range(1, 25))
 
 # %% [markdown]
-# The living beams descend from few ancestors. What those filled is shared, although it is no part of the prompt. What a
-# dropped beam held alone is free at once. One step further and a single beam has won all four places:
+# The living beams descend from few ancestors. What those filled is shared, although it is no part of the
+# prompt. What a dropped beam held alone is free at once. One step further and a single beam has won all four
+# places:
 
 # %%
 for step in (12, 13, 14, 15):
@@ -353,15 +358,17 @@ sharing_curves({"four samples": four_samples, "four beams": four_beams}).show()
 print("blocks copied:", sample_copies, "for the samples,", beam_copies, "for the beams")
 
 # %% [markdown]
-# Samples share the prompt's full blocks, copy its half-full one once for each sample but the last, and never share anything
-# again. Beams keep sharing, and keep copying, because in most steps a beam dies and another takes its place. Such a copy
-# moves one block; without sharing, the beam that takes the place would need a copy of its parent's *whole* cache.
+# Samples share the prompt's full blocks, copy its half-full one once for each sample but the last, and never
+# share anything again. Beams keep sharing, and keep copying, because in most steps a beam dies and another
+# takes its place. Such a copy moves one block; without sharing, the beam that takes the place would need a
+# copy of its parent's *whole* cache.
 #
 # ## 5 How much is saved, and why the paper's figure is another
 #
-# The vLLM paper measured the share of blocks saved by sharing, for 2, 4 and 6 samples or beams: on Alpaca 6.1 to 9.8 %
-# and 37.6 to 55.2 %, on ShareGPT 16.2 to 30.5 % and 44.3 to 66.3 %. Ours, over the life of one request of the traces'
-# mean lengths (for beams: trees that were recorded from searches of SmolLM2, by `bench/beams.py`):
+# The vLLM paper measured the share of blocks saved by sharing, for 2, 4 and 6 samples or beams: on Alpaca 6.1
+# to 9.8 % and 37.6 to 55.2 %, on ShareGPT 16.2 to 30.5 % and 44.3 to 66.3 %. Ours, over the life of one
+# request of the traces' mean lengths (for beams: trees that were recorded from searches of SmolLM2, by
+# `bench/beams.py`):
 
 # %%
 from paged_ref.workload import TRACES, make_workload
@@ -400,12 +407,12 @@ for (trace, kind), (low, high) in PAPER.items():
     print(f"{trace:9} {kind:8}                  {ours}   {low:.1%} to {high:.1%}")
 
 # %% [markdown]
-# The order is the paper's, but for samples ours is about twice as much. Have we shown that our sharing is better? No: we
-# have averaged something else.
+# The order is the paper's, but for samples ours is about twice as much. Have we shown that our sharing is
+# better? No: we have averaged something else.
 #
-# > **Predict.** Real requests differ in length. A request with a long answer is in memory for many steps, and what does it
-# > share with its siblings in the last of them? And what of Alpaca's prompts that are shorter than a block? Will the
-# > average over a trace's requests be higher or lower?
+# > **Predict.** Real requests differ in length. A request with a long answer is in memory for many steps, and
+# > what does it share with its siblings in the last of them? And what of Alpaca's prompts that are shorter
+# > than a block? Will the average over a trace's requests be higher or lower?
 
 # %%
 traced = {}
@@ -441,24 +448,26 @@ ours = {
 saved_beside_paper(ours, {f"{trace}, {kind}": PAPER[trace, kind] for trace, kind in PAPER}).show()
 
 # %% [markdown]
-# For samples this explains the difference: averaged over requests as a server holds them, ours come down to the paper's
-# ranges, or close to them. Sharing is what the prompt contributes, and at a random moment a server holds mostly requests
-# with long answers. For beams it does not: wide searches save more here than in the paper. Which beams live depends on the
-# model and the texts, and ours, a much smaller model, often lets one beam win all places. (And the lengths are drawn to
-# have the traces' means; they are not the traces.)
+# For samples this explains the difference: averaged over requests as a server holds them, ours come down to
+# the paper's ranges, or close to them. Sharing is what the prompt contributes, and at a random moment a
+# server holds mostly requests with long answers. For beams it does not: wide searches save more here than in
+# the paper. Which beams live depends on the model and the texts, and ours, a much smaller model, often lets
+# one beam win all places. (And the lengths are drawn to have the traces' means; they are not the traces.)
 #
 # So a figure such as "sharing saves 55 %" needs its question: of which blocks, averaged over what?
 #
 # ## 6 When may another prompt use my block?
 #
-# Forks share because one sequence *came from* another. Two users with the same system prompt have no common ancestor.
-# Their blocks could be the same all the same, if someone noticed. **Prefix caching** notices: it files every full block
-# under its contents, and a new prompt looks up how much of its beginning is there.
+# Forks share because one sequence *came from* another. Two users with the same system prompt have no common
+# ancestor. Their blocks could be the same all the same, if someone noticed. **Prefix caching** notices: it
+# files every full block under its contents, and a new prompt looks up how much of its beginning is there.
 #
-# Contents means: the tokens. But which? *A block with the same 16 tokens can be used, wherever they stand*, some say.
+# Contents means: the tokens. But which? *A block with the same 16 tokens can be used, wherever they stand*,
+# some say.
 #
-# > **Predict.** Two prompts of 32 tokens. Their second halves are the same 16 tokens, their first halves differ. Compare
-# > the keys and values that the model stores for the second halves. Are they equal in the first layer? In the last?
+# > **Predict.** Two prompts of 32 tokens. Their second halves are the same 16 tokens, their first halves
+# > differ. Compare the keys and values that the model stores for the second halves. Are they equal in the
+# > first layer? In the last?
 
 # %%
 import torch
@@ -495,19 +504,21 @@ compare("another beginning", reference, stored(other + common))
 compare("another place (16 later)", reference, stored(one + other + common))
 
 # %% [markdown]
-# In the first layer a key depends on the token and its place, a value on the token alone. From the second layer on,
-# everything has passed through attention and depends on **all tokens before**. So a block may be used again exactly when
-# *every* token up to its end is the same. A prefix hit can only start at the beginning of a sequence, and that is why it
-# is called a *prefix* cache.
+# In the first layer a key depends on the token and its place, a value on the token alone. From the second
+# layer on, everything has passed through attention and depends on **all tokens before**. So a block may be
+# used again exactly when *every* token up to its end is the same. A prefix hit can only start at the
+# beginning of a sequence, and that is why it is called a *prefix* cache.
 #
 # ## 7 A chain of keys
 #
-# So what is a block filed under? Not under its 16 tokens, but under all tokens up to its end. These may be thousands. A
-# hash makes it short, and a **chain** makes it cheap: the key of a block is made of the key of the block before it.
+# So what is a block filed under? Not under its 16 tokens, but under all tokens up to its end. These may be
+# thousands. A hash makes it short, and a **chain** makes it cheap: the key of a block is made of the key of
+# the block before it.
 #
 #     key(block i) = hash(key(block i − 1), the block's tokens, extras)
 #
-# Extras are what else the keys and values depend on, or should: a tenant's salt (section 11), an adapter, an image.
+# Extras are what else the keys and values depend on, or should: a tenant's salt (section 11), an adapter, an
+# image.
 
 # %%
 from paged_ref.prefix_cache import PrefixCache, chained_key
@@ -520,20 +531,21 @@ print("mat after hat:", chained_key(key_hat, mat, None).hex()[:12])
 print("mat at the beginning:", chained_key(root, mat, None).hex()[:12])
 
 # %% [markdown]
-# The look-up walks along the chain, from the beginning of the sequence, block by block, and stops at the first key that is
-# missing:
+# The look-up walks along the chain, from the beginning of the sequence, block by block, and stops at the
+# first key that is missing:
 
 # %%
 show_source(PrefixCache.match)
 
 # %% [markdown]
-# Look at `usable`. A prompt of n tokens may take at most **n − 1** from the cache. Even if everything is known, the model
-# must run on the last token: keys and values say nothing about which token comes *next*, only the model's output at
-# the last position does. (An engine that forgot this had a batch of zero queries, and crashed.) As blocks are found
-# whole or not at all, this costs a whole block when the prompt fills its last block exactly.
+# Look at `usable`. A prompt of n tokens may take at most **n − 1** from the cache. Even if everything is
+# known, the model must run on the last token: keys and values say nothing about which token comes *next*,
+# only the model's output at the last position does. (An engine that forgot this had a batch of zero queries,
+# and crashed.) As blocks are found whole or not at all, this costs a whole block when the prompt fills its
+# last block exactly.
 #
-# > **Predict.** Blocks of 16. A prompt of n tokens is served, then once more. How many tokens does the second time take
-# > from the cache, for n = 16, 17, 48 and 49?
+# > **Predict.** Blocks of 16. A prompt of n tokens is served, then once more. How many tokens does the second
+# > time take from the cache, for n = 16, 17, 48 and 49?
 
 # %%
 print("  n   from the cache   computed   same token")
@@ -548,8 +560,9 @@ for n in (16, 17, 48, 49):
 # Two more rules, each an engine's real fault:
 #
 # - **Only full blocks are filed.** A partly full one will be written again, by its holder.
-# - **A block is filed when its keys and values are written**, not when it is allocated. Two equal prompts that arrive in
-#   the same step must not find each other's empty blocks. In our engine they are computed twice, and one copy is filed:
+# - **A block is filed when its keys and values are written**, not when it is allocated. Two equal prompts that
+#   arrive in the same step must not find each other's empty blocks. In our engine they are computed twice, and
+#   one copy is filed:
 
 # %%
 llm = LLM(model, num_blocks=32, block_size=SIZE)
@@ -563,15 +576,15 @@ print("both right:", all(r.outputs[0].token_ids == once[0].outputs[0].token_ids 
 # %% [markdown]
 # ## 8 Which block leaves first?
 #
-# A cached block that nobody holds costs nothing: it is **free**, and findable until somebody else needs it. So a prefix
-# cache has no size of its own. It lives in the free blocks, and the order in which free blocks are handed out *is* the
-# eviction order:
+# A cached block that nobody holds costs nothing: it is **free**, and findable until somebody else needs it.
+# So a prefix cache has no size of its own. It lives in the free blocks, and the order in which free blocks
+# are handed out *is* the eviction order:
 #
 #     head ->  [worth nothing]  [cached, freed first … cached, freed last]  <- tail
 #
-# > **Predict.** A prompt of four full blocks is computed and ends; its table gives the blocks back, **last block first**.
-# > Then others take one block after the other. Which part of the prompt is lost first, the beginning or the end? And if
-# > the table gave its first block back first?
+# > **Predict.** A prompt of four full blocks is computed and ends; its table gives the blocks back, **last
+# > block first**. Then others take one block after the other. Which part of the prompt is lost first, the
+# > beginning or the end? And if the table gave its first block back first?
 
 
 # %%
@@ -599,13 +612,13 @@ print("found, last block freed first:", lose_slowly(first_first=False))
 print("found, first block freed first:", lose_slowly(first_first=True))
 
 # %% [markdown]
-# The four blocks that were never used go first, in both cases. Then the chain is eaten: from its end, if the end was freed
-# first, and what is left can still be found. From its beginning otherwise, and then one lost block makes the others
-# worthless, because nobody can reach them any more. A beginning is also what *other* prompts are likelier to share. Hence
-# `release` frees in reverse.
+# The four blocks that were never used go first, in both cases. Then the chain is eaten: from its end, if the
+# end was freed first, and what is left can still be found. From its beginning otherwise, and then one lost
+# block makes the others worthless, because nobody can reach them any more. A beginning is also what *other*
+# prompts are likelier to share. Hence `release` frees in reverse.
 #
-# A hit takes a block out of the middle of the free list, and back among the living. The same as a film: A and B
-# have the same first block, C evicts.
+# A hit takes a block out of the middle of the free list, and back among the living. The same as a film: A and
+# B have the same first block, C evicts.
 
 # %%
 pool = BlockPool(num_blocks=8, block_size=4, enable_prefix_caching=True)
@@ -638,13 +651,14 @@ for number, event in enumerate(history.events):
 history.explore(start=4)
 
 # %% [markdown]
-# In step 4 C takes every free block, and A's second one is among them: its contents are lost. A's first one was not free,
-# because B holds it. So D finds one block where A had filed two, and shares it with B, whom it has never met.
+# In step 4 C takes every free block, and A's second one is among them: its contents are lost. A's first one
+# was not free, because B holds it. So D finds one block where A had filed two, and shares it with B, whom it
+# has never met.
 #
 # ### Broken: a recycled block that keeps its entry
 #
-# When a free block is handed out for new contents, its entry must go *before* the first write. The library's `allocate`
-# calls `forget`. Leave it out:
+# When a free block is handed out for new contents, its entry must go *before* the first write. The library's
+# `allocate` calls `forget`. Leave it out:
 #
 # > **Predict.** A's block is recycled for B. Then somebody sends A's prompt. What do they read?
 
@@ -668,13 +682,13 @@ for kind in (Forgetful, BlockPool):
     print(f"{kind.__name__:9}  found: {len(hits)}  read: {memory.read(a_again)!r}")
 
 # %% [markdown]
-# *So freed blocks need zeroing?* No. Zeros under the old entry would be as wrong as the PIN, only less talkative. What must be
-# cleared is the **entry**; the bytes are overwritten before anybody reads them.
+# *So freed blocks need zeroing?* No. Zeros under the old entry would be as wrong as the PIN, only less
+# talkative. What must be cleared is the **entry**; the bytes are overwritten before anybody reads them.
 #
 # ## 9 What if two keys collide?
 #
-# A hash is shorter than what it stands for, so two contents may have the same. How likely? With keys of b bits and n
-# blocks in the cache, some pair collides with a probability of about n² / 2^(b+1).
+# A hash is shorter than what it stands for, so two contents may have the same. How likely? With keys of b
+# bits and n blocks in the cache, some pair collides with a probability of about n² / 2^(b+1).
 
 # %%
 for bits, name in ((32, "CRC-32"), (64, "Python's hash()"), (256, "SHA-256")):
@@ -683,14 +697,16 @@ for bits, name in ((32, "CRC-32"), (64, "Python's hash()"), (256, "SHA-256")):
 print("Python's hash() of (-1,) and of (-2,):", hash((-1,)) == hash((-2,)))
 
 # %% [markdown]
-# Chance is not the only danger. Python's `hash()` of integers has no secret, so somebody who wants a collision can
-# compute one: the last line needs no luck. A collision is not an error message, it is *another user's context*.
+# Chance is not the only danger. Python's `hash()` of integers has no secret, so somebody who wants a
+# collision can compute one: the last line needs no luck. A collision is not an error message, it is *another
+# user's context*.
 #
-# There are two remedies: a cryptographic hash, for which nobody knows how to make a collision, and **comparing the contents
-# on every hit**. Our cache does both. Let us force the worst: a hash function that always returns the same.
+# There are two remedies: a cryptographic hash, for which nobody knows how to make a collision, and
+# **comparing the contents on every hit**. Our cache does both. Let us force the worst: a hash function that
+# always returns the same.
 #
-# > **Predict.** With that function, a cache that trusts its keys answers every look-up with the same block. What does
-# > ours do?
+# > **Predict.** With that function, a cache that trusts its keys answers every look-up with the same block.
+# > What does ours do?
 
 
 # %%
@@ -721,8 +737,8 @@ for tokens in ((1, 2, 3, 4), (5, 6, 7, 8), (0, 0, 0, 0)):
 show_source(PrefixCache.find)
 
 # %% [markdown]
-# An entry remembers its parent and its tokens, and `find` compares them. With a colliding hash the cache becomes slower,
-# and stays right. The whole model on that cache:
+# An entry remembers its parent and its tokens, and `find` compares them. With a colliding hash the cache
+# becomes slower, and stays right. The whole model on that cache:
 
 # %%
 safe = LLM(model, num_blocks=64, block_size=SIZE)
@@ -738,11 +754,11 @@ print("the same tokens; from the cache:", safe.metrics.cached_tokens, collided.m
 # %% [markdown]
 # ## 10 A system prompt of 2,000 tokens
 #
-# The case where all this pays: 200 conversations that begin with the same 2,000 tokens. First the bytes, exactly, for
-# the 70B model and for ours.
+# The case where all this pays: 200 conversations that begin with the same 2,000 tokens. First the bytes,
+# exactly, for the 70B model and for ours.
 #
-# > **Predict.** How many gigabytes do 200 copies take for Llama-3.1-70B? How many with sharing? And if the system prompt
-# > had 2,001 tokens?
+# > **Predict.** How many gigabytes do 200 copies take for Llama-3.1-70B? How many with sharing? And if the
+# > system prompt had 2,001 tokens?
 
 # %%
 print("                     one copy     200 copies     shared")
@@ -755,11 +771,11 @@ for length in (2000, 2001, 2015):
     print(f"{length} tokens: {full} full blocks are shared, {rest} tokens are each one's own")
 
 # %% [markdown]
-# Memory is one half. The other is **compute**: blocks that are found need no prefill. We measure both on SmolLM2. A text
-# of 2,000 tokens is the system prompt, and a conversation adds a few tokens.
+# Memory is one half. The other is **compute**: blocks that are found need no prefill. We measure both on
+# SmolLM2. A text of 2,000 tokens is the system prompt, and a conversation adds a few tokens.
 #
-# > **Predict.** The first conversation must compute 2,000 tokens, the second 12. By which factor does the time to the
-# > first token fall? And by which factor does each *further* token become faster?
+# > **Predict.** The first conversation must compute 2,000 tokens, the second 12. By which factor does the
+# > time to the first token fall? And by which factor does each *further* token become faster?
 
 # %%
 SYSTEM = np.random.default_rng(0).integers(1000, 40000, size=2000).tolist()
@@ -784,9 +800,10 @@ print(f"time to the first token: {cold:.2f} s without, {warm:.2f} s with the cac
 print(f"each further token:      {after[0] * 1e3:.0f} ms and {after[1] * 1e3:.0f} ms")
 
 # %% [markdown]
-# *Prefix caching speeds up decode*, says the misconception. It does not: a decode step computes one token and reads the
-# keys and values of **all** tokens before, wherever they come from. (Times differ between machines; that the number of
-# computed tokens is the same does not.) What falls is the time to the first token, and the number of blocks.
+# *Prefix caching speeds up decode*, says the misconception. It does not: a decode step computes one token and
+# reads the keys and values of **all** tokens before, wherever they come from. (Times differ between machines;
+# that the number of computed tokens is the same does not.) What falls is the time to the first token, and the
+# number of blocks.
 #
 # Is the answer the same as without a cache? And how do the tables look when eight conversations run at once?
 
@@ -811,18 +828,19 @@ llm.abort(*running)
 print("after they end, held:", llm.pool.num_used, " still findable:", len(llm.pool.prefix_cache) >= 125)
 
 # %% [markdown]
-# **This is what the table is for.** Without the indirection, a sequence's memory *is* its place, and two sequences cannot
-# have the same. With it, sharing a prefix is writing the same integers into two lists.
+# **This is what the table is for.** Without the indirection, a sequence's memory *is* its place, and two
+# sequences cannot have the same. With it, sharing a prefix is writing the same integers into two lists.
 #
 # ## 11 The neighbour can measure what you asked
 #
-# A cache that all tenants share answers a question that nobody should be able to ask: *has someone sent this prompt
-# before?* The time to the first token says it.
+# A cache that all tenants share answers a question that nobody should be able to ask: *has someone sent this
+# prompt before?* The time to the first token says it.
 #
-# Alice's prompt is a form with one secret word in its first block; the rest of the form is public. Mallory sends the
-# form with each possible word and looks at the clock.
+# Alice's prompt is a form with one secret word in its first block; the rest of the form is public. Mallory
+# sends the form with each possible word and looks at the clock.
 #
-# > **Predict.** Only one word of the form is secret. Why does a wrong guess find nothing at all, and not most of it?
+# > **Predict.** Only one word of the form is secret. Why does a wrong guess find nothing at all, and not most
+# > of it?
 
 # %%
 WORDS = ["flu", "asthma", "measles", "diabetes"]
@@ -853,15 +871,15 @@ print("tokens computed for Mallory:", dict(zip(WORDS, [tokens for tokens, _ in l
 print("milliseconds:", {word: round(1e3 * seconds) for word, (_, seconds) in zip(WORDS, leak, strict=True)})
 
 # %% [markdown]
-# A wrong word is another first block, and all blocks after it have other keys. One request had little to compute, its
-# answer came sooner, and Mallory knows the word. (Each guess puts Mallory's own form into the cache, so a word can be tried
-# once. That is enough.)
+# A wrong word is another first block, and all blocks after it have other keys. One request had little to
+# compute, its answer came sooner, and Mallory knows the word. (Each guess puts Mallory's own form into the
+# cache, so a word can be tried once. That is enough.)
 #
-# The remedy is a **salt**: a tenant's own value that goes into every key of the chain. Requests of different salts live in
-# different trees. The price: what two tenants have in common is stored and computed for each.
+# The remedy is a **salt**: a tenant's own value that goes into every key of the chain. Requests of different
+# salts live in different trees. The price: what two tenants have in common is stored and computed for each.
 #
-# > **Predict.** Alice and Mallory have different salts. How many tokens are computed for each guess? And if Alice sends
-# > her form again?
+# > **Predict.** Alice and Mallory have different salts. How many tokens are computed for each guess? And if
+# > Alice sends her form again?
 
 # %%
 llm = LLM(model, num_blocks=256, block_size=SIZE)
@@ -878,12 +896,13 @@ print("milliseconds:", {word: round(1e3 * seconds) for word, (_, seconds) in zip
 # %% [markdown]
 # ## 12 A tree of runs instead of a chain of blocks
 #
-# Chained keys form a tree, and one can build that tree directly. SGLang's **RadixAttention** does: a *radix tree* whose
-# edges are runs of tokens of any length, split where two prompts part. A run need not end at a block's edge, so with
-# pages of one token a match is exact to the token, and a chain of blocks loses up to `block_size − 1` tokens at each
-# parting. The tree knows its leaves: it evicts the least recently used leaf, which gives by construction what the chain
-# gets from freeing tail first. In exchange the chain needs no splitting, one dictionary look-up a block, and its keys can
-# leave the machine, for a cache on another one. Both find prefixes only; both count holders.
+# Chained keys form a tree, and one can build that tree directly. SGLang's **RadixAttention** does: a *radix
+# tree* whose edges are runs of tokens of any length, split where two prompts part. A run need not end at a
+# block's edge, so with pages of one token a match is exact to the token, and a chain of blocks loses up to
+# `block_size − 1` tokens at each parting. The tree knows its leaves: it evicts the least recently used leaf,
+# which gives by construction what the chain gets from freeing tail first. In exchange the chain needs no
+# splitting, one dictionary look-up a block, and its keys can leave the machine, for a cache on another one.
+# Both find prefixes only; both count holders.
 
 # %%
 from coursekit.prefix_view import two_trees
@@ -898,15 +917,15 @@ two_trees(
 ).show()
 
 # %% [markdown]
-# C shares three tokens with the others. The radix tree sees it; the chain of blocks does not, because its first block
-# differs.
+# C shares three tokens with the others. The radix tree sees it; the chain of blocks does not, because its
+# first block differs.
 #
 # ## 13 Two threads, one count
 #
 # `ref_counts[block] += 1` looks like one thing and is three: read, add, write.
 #
-# > **Predict.** A block has one holder. Two threads share it at the same time, so there should be three. Each does the
-# > three steps. Which counts are possible at the end?
+# > **Predict.** A block has one holder. Two threads share it at the same time, so there should be three. Each
+# > does the three steps. Which counts are possible at the end?
 
 # %%
 from coursekit.prefix_view import Moment, race
@@ -915,8 +934,8 @@ race([Moment(0, "read", 1), Moment(1, "read", 1), Moment(0, "write", 2), Moment(
      "The lost update").show()  # fmt: skip
 
 # %% [markdown]
-# It happens rarely by itself, which makes it worse. The library has a function that makes it happen for certain: it stops
-# each thread between its read and its write until the other has read, too.
+# It happens rarely by itself, which makes it worse. The library has a function that makes it happen for
+# certain: it stops each thread between its read and its write until the other has read, too.
 
 # %%
 from paged_ref.threads import LockedBlockPool, share_from_two_threads
@@ -926,14 +945,15 @@ print("one holder, two more come, with a lock:   ", share_from_two_threads(Locke
 show_source(LockedBlockPool.share)
 
 # %% [markdown]
-# With a lock around the operation, the second thread cannot read before the first has written. The *whole* operation
-# must be inside: count, free list, prefix cache. (`allocate` moves links of the free list; two threads that do it at once
-# get the same block.) Two locked calls in a row are not atomic together: between a look at `num_free` and an `allocate`
-# another thread may come, so ask for forgiveness, not for permission.
+# With a lock around the operation, the second thread cannot read before the first has written. The *whole*
+# operation must be inside: count, free list, prefix cache. (`allocate` moves links of the free list; two
+# threads that do it at once get the same block.) Two locked calls in a row are not atomic together: between a
+# look at `num_free` and an `allocate` another thread may come, so ask for forgiveness, not for permission.
 #
-# Python's global lock is no remedy: which operations it keeps together differs between versions, and free-threaded builds
-# have none. In C++ or Rust the count would be an atomic integer. And the best remedy is not to share: our engine, like
-# vLLM's and SGLang's, gives the pool to one scheduler thread, and nobody else touches it.
+# Python's global lock is no remedy: which operations it keeps together differs between versions, and
+# free-threaded builds have none. In C++ or Rust the count would be an atomic integer. And the best remedy is
+# not to share: our engine, like vLLM's and SGLang's, gives the pool to one scheduler thread, and nobody else
+# touches it.
 #
 # ## 14 What must hold, and what breaks if it does not
 #
@@ -942,14 +962,15 @@ show_source(LockedBlockPool.share)
 # 3. A filed block is full, its keys and values are written, and its entry goes before its contents do.
 # 4. A hit starts at the beginning and ends before the last token.
 #
-# Sections 3, 8 and 9 broke the second, the third and the keys. Left is the first, and it is the one that spoils silently.
+# Sections 3, 8 and 9 broke the second, the third and the keys. Left is the first, and it is the one that
+# spoils silently.
 #
 # ### Broken: a count that is too low
 #
 # A lost update has left the count of A's and B's first block at 1 instead of 2.
 #
-# > **Predict.** B ends and frees the block. C starts. When does somebody get an error: at once, when B ends, when C
-# > starts, when A ends, or never?
+# > **Predict.** B ends and frees the block. C starts. When does somebody get an error: at once, when B ends,
+# > when C starts, when A ends, or never?
 
 # %%
 pool, memory = BlockPool(num_blocks=6, block_size=4), TextMemory(6, 4)
@@ -969,11 +990,11 @@ except ValueError as error:
     print("only when C ends:", error)
 
 # %% [markdown]
-# A has read C's text, and the error came last and hit C, which had done nothing wrong. Whoever looks for the cause looks
-# in the wrong place.
+# A has read C's text, and the error came last and hit C, which had done nothing wrong. Whoever looks for the
+# cause looks in the wrong place.
 #
-# What finds it is a check that knows **all tables**, not only the pool: the manager counts how often each block is named,
-# and compares. The same damage again, one line later the check:
+# What finds it is a check that knows **all tables**, not only the pool: the manager counts how often each
+# block is named, and compares. The same damage again, one line later the check:
 
 # %%
 from paged_ref.manager import BlockManager
@@ -995,8 +1016,9 @@ pool._ref_counts[a.blocks[0]] -= 1
 BlockManager(pool).check(requests)
 
 # %% [markdown]
-# The tests of this course call it after every step. A server cannot afford that, so it checks now and then, and watches
-# two numbers that are cheap: `used + free = all`, and blocks held while nobody runs, which must be 0.
+# The tests of this course call it after every step. A server cannot afford that, so it checks now and then,
+# and watches two numbers that are cheap: `used + free = all`, and blocks held while nobody runs, which must
+# be 0.
 #
 # A count that is **too high** is the milder fault: a leak. The block is never free again, as in chapter 2.
 
@@ -1012,20 +1034,22 @@ except AssertionError as error:
 # %% [markdown]
 # ## 15 What you have now
 #
-# A count for each block makes it safe that many tables name it. A fork raises counts and copies nothing; the first write
-# into a shared block copies that block; a full block is never copied. The same counts carry the prefix cache, which finds
-# blocks by a chained key of all tokens up to their end, keeps them as long as they are free, and forgets them before they
-# are written. It saves blocks and prefill. It does not make decode faster.
+# A count for each block makes it safe that many tables name it. A fork raises counts and copies nothing; the
+# first write into a shared block copies that block; a full block is never copied. The same counts carry the
+# prefix cache, which finds blocks by a chained key of all tokens up to their end, keeps them as long as they
+# are free, and forgets them before they are written. It saves blocks and prefill. It does not make decode
+# faster.
 #
 # Now write counts, copy-on-write, the chain and the arithmetic of beams yourself: [exercises of chapter
 # 4](../exercises/04_sharing.ipynb).
 #
 # Three interview questions. Answer aloud, then look for the cell that shows it.
 #
-# 1. Three sequences share a half-full block and each appends a token. How many copies are made, and who does not pay?
-# 2. A prompt of exactly 48 tokens is sent twice, blocks of 16, prefix caching on. How many tokens does the second prefill
-#    compute, and why not none?
+# 1. Three sequences share a half-full block and each appends a token. How many copies are made, and who does not
+#    pay?
+# 2. A prompt of exactly 48 tokens is sent twice, blocks of 16, prefix caching on. How many tokens does the second
+#    prefill compute, and why not none?
 # 3. Why does a sequence free its last block first, and why would a salt be part of the first block's key?
 #
-# Next: chapter 5 turns attention through a table into a GPU kernel. You can see forks and a shared prompt in the engine in
-# [chapter 7](07_batched_decode.ipynb).
+# Next: chapter 5 turns attention through a table into a GPU kernel. You can see forks and a shared prompt in
+# the engine in [chapter 7](07_batched_decode.ipynb).
