@@ -13,6 +13,8 @@ from matplotlib.patches import Patch, Rectangle
 from coursekit.show import BLUE, FAINT, INK, ORANGE, PALETTE, VERMILION, Picture, figure
 from paged_ref.block_pool import blocks_for
 
+DROPPED = "#A8A8A2"  # a token that no living beam has
+
 
 def living(parents: Sequence[Sequence[int]]) -> list[set[int]]:
     """After each step, the beams that the last generation descends from; the last entry is that generation."""
@@ -53,7 +55,7 @@ def beam_tree(prompt_tokens: int, parents: Sequence[Sequence[int]], block_size: 
         for beam, parent in sorted(enumerate(row), key=lambda pair: pair[0] in alive[step]):
             strong = beam in alive[step]
             start = (x - 0.5, middle) if step == 0 else (x - 0.5, -parent)
-            colour = ORANGE if strong else "#A8A8A2"
+            colour = ORANGE if strong else DROPPED
             axes.plot([start[0], x + 0.5], [start[1], -beam], color=colour, linewidth=1.4, zorder=2)
             _token(axes, x, -beam, colour)
     axes.set_xlim(-0.1, total + 0.1)
@@ -68,7 +70,7 @@ def beam_tree(prompt_tokens: int, parents: Sequence[Sequence[int]], block_size: 
     handles = [
         Patch(facecolor=BLUE, edgecolor=INK, label="prompt"),
         Patch(facecolor=ORANGE, edgecolor=INK, label="token of a living beam"),
-        Patch(facecolor="#A8A8A2", edgecolor=INK, label="of a dropped beam"),
+        Patch(facecolor=DROPPED, edgecolor=INK, label="of a dropped beam"),
     ]
     fig.legend(handles=handles, loc="outside lower center", ncols=3)
     said = ", ".join(f"block {i} in {n}" for i, n in enumerate(held))
