@@ -40,8 +40,8 @@
 # We use the memory of chapter 2 in which one character stands for a token's keys and values. Two users have
 # the same prompt, and we let both tables name the same blocks, by hand.
 #
-# > **Predict.** Chapter 2's `SmallPool` only knows whether a block is out. A has finished and frees its
-# > blocks. Then C starts. What does B read?
+# > **Predict.** The pool has been told of one holder for each block. A has finished and frees its blocks. Then C
+# > starts. What does B read?
 
 # %%
 import numpy as np
@@ -76,7 +76,7 @@ memory.write(c.append(9), "PIN: 4711")
 print("B reads", repr(memory.read(b)), "  tables:", b.blocks, c.blocks)
 
 # %% [markdown]
-# C's secret. The pool believed that A was the only holder. So a block needs a **reference count**: how many
+# Pieces of C's secret: B's blocks were free, as far as the pool knew. So a block needs a **reference count**: how many
 # tables name it. `share` adds a holder, `free` drops one, and the block is free when the count arrives at 0.
 # This is the library's code:
 
@@ -401,13 +401,19 @@ for trace, kind in PAPER:
         for number in range(3):
             counts += replay(lengths[0], tree_of(kind, width, lengths[1] - 1, number), SIZE)[0]
         mean[trace, kind, width] = saved(counts)
-print("saved, one request of mean lengths      2      4      6   the paper, 2 to 6")
-for (trace, kind), (low, high) in PAPER.items():
-    ours = "  ".join(f"{mean[trace, kind, width]:5.1%}" for width in trees)
-    print(f"{trace:9} {kind:8}                  {ours}   {low:.1%} to {high:.1%}")
+
+
+def table_of(title, shares):
+    print(f"{title:38}      2      4      6   the paper, 2 to 6")
+    for (trace, kind), (low, high) in PAPER.items():
+        ours = "  ".join(f"{shares[trace, kind, width]:5.1%}" for width in trees)
+        print(f"  {trace:9} {kind:29} {ours}   {low:.1%} to {high:.1%}")
+
+
+table_of("saved, one request of mean lengths", mean)
 
 # %% [markdown]
-# The order is the paper's, but for samples ours is about twice as much. Have we shown that our sharing is
+# The order of the four cases is the paper's, but most of our shares are larger. Have we shown that our sharing is
 # better? No: we have averaged something else.
 #
 # > **Predict.** Real requests differ in length. A request with a long answer is in memory for many steps, and
@@ -434,6 +440,7 @@ for trace, kind in PAPER:
                     tree = tree_of(kind, width, job.output_tokens - 1, i)
                     counts += replay(job.prompt_tokens, tree, SIZE)[0]
             traced[trace, kind, width] = saved(counts)
+table_of("saved, the requests of a trace", traced)
 
 # %%
 from coursekit.fork_view import saved_beside_paper
@@ -607,8 +614,8 @@ def lose_slowly(first_first):
     return found
 
 
-print("blocks taken by others:     ", list(range(9)))
-print("found, last block freed first:", lose_slowly(first_first=False))
+print("blocks taken by others:        ", list(range(9)))
+print("found, last block freed first: ", lose_slowly(first_first=False))
 print("found, first block freed first:", lose_slowly(first_first=True))
 
 # %% [markdown]
@@ -774,14 +781,14 @@ for length in (2000, 2001, 2015):
 # Memory is one half. The other is **compute**: blocks that are found need no prefill. We measure both on
 # SmolLM2. A text of 2,000 tokens is the system prompt, and a conversation adds a few tokens.
 #
-# > **Predict.** The first conversation must compute 2,000 tokens, the second 12. By which factor does the
+# > **Predict.** The first conversation must compute 2,012 tokens, the second 12. By which factor does the
 # > time to the first token fall? And by which factor does each *further* token become faster?
 
 # %%
 SYSTEM = np.random.default_rng(0).integers(1000, 40000, size=2000).tolist()
 QUESTIONS = np.random.default_rng(1).integers(1000, 40000, size=(8, 12)).tolist()
 llm = LLM(model, num_blocks=256, block_size=SIZE)
-conversations, gaps = [], []
+conversations = []
 for question in (QUESTIONS[0], QUESTIONS[1]):
     request = llm.add_request(SYSTEM + question, SamplingParams(max_tokens=9, ignore_eos=True))
     before = llm.metrics.computed_tokens
@@ -900,9 +907,9 @@ print("milliseconds:", {word: round(1e3 * seconds) for word, (_, seconds) in zip
 # tree* whose edges are runs of tokens of any length, split where two prompts part. A run need not end at a
 # block's edge, so with pages of one token a match is exact to the token, and a chain of blocks loses up to
 # `block_size − 1` tokens at each parting. The tree knows its leaves: it evicts the least recently used leaf,
-# which gives by construction what the chain gets from freeing tail first. In exchange the chain needs no
-# splitting, one dictionary look-up a block, and its keys can leave the machine, for a cache on another one.
-# Both find prefixes only; both count holders.
+# which gives by construction what the chain gets from freeing tail first. In exchange the chain never splits
+# anything, costs one dictionary look-up a block, and has keys that can leave the machine, for a cache on another
+# one. Both find prefixes only; both count holders.
 
 # %%
 from coursekit.prefix_view import two_trees
@@ -947,7 +954,7 @@ show_source(LockedBlockPool.share)
 # %% [markdown]
 # With a lock around the operation, the second thread cannot read before the first has written. The *whole*
 # operation must be inside: count, free list, prefix cache. (`allocate` moves links of the free list; two
-# threads that do it at once get the same block.) Two locked calls in a row are not atomic together: between a
+# threads that do it at once can get the same block.) Two locked calls in a row are not atomic together: between a
 # look at `num_free` and an `allocate` another thread may come, so ask for forgiveness, not for permission.
 #
 # Python's global lock is no remedy: which operations it keeps together differs between versions, and
