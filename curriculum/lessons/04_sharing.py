@@ -455,11 +455,12 @@ ours = {
 saved_beside_paper(ours, {f"{trace}, {kind}": PAPER[trace, kind] for trace, kind in PAPER}).show()
 
 # %% [markdown]
-# For samples this explains the difference: averaged over requests as a server holds them, ours come down to
-# the paper's ranges, or close to them. Sharing is what the prompt contributes, and at a random moment a
-# server holds mostly requests with long answers. For beams it does not: wide searches save more here than in
-# the paper. Which beams live depends on the model and the texts, and ours, a much smaller model, often lets
-# one beam win all places. (And the lengths are drawn to have the traces' means; they are not the traces.)
+# For samples this explains the difference: averaged over requests as a server holds them, ours come down to the
+# paper's ranges, or close to them. Sharing is what the prompt contributes, and at a random moment a server holds
+# mostly requests with long answers. For beams it does not: with conversations of ShareGPT's lengths, searches with
+# four and six beams save more here than in the paper. Which beams live depends on the model and the texts; ours is a
+# much smaller model, and often one beam wins all places. (And the lengths are drawn to have the traces' means; they
+# are not the traces.)
 #
 # So a figure such as "sharing saves 55 %" needs its question: of which blocks, averaged over what?
 #
