@@ -517,6 +517,45 @@ compare("another place (16 later)", reference, stored(one + other + common))
 # used again exactly when *every* token up to its end is the same. A prefix hit can only start at the
 # beginning of a sequence, and that is why it is called a *prefix* cache.
 #
+# > **Predict.** Somebody does it all the same: a cache that looks at a block's own tokens only. What does the
+# > model do with a block that was computed after another beginning: raise an error, talk nonsense, or go on
+# > talking?
+
+# %%
+from paged_ref.prefix_cache import PrefixCache
+
+
+class AnyPlaceCache(PrefixCache):
+    """Finds a block by its own tokens, whatever stands before."""
+
+    def find(self, parent, tokens, extras=None):
+        filed = [entry for entries in self._by_key.values() for entry in entries]
+        return next((entry for entry in filed if entry.tokens == tuple(tokens)), None)
+
+
+def answer_with(cache):
+    """Tokens taken from the cache for other + common, when common is known after another beginning; the answer."""
+    llm = LLM(model, num_blocks=32, block_size=SIZE)
+    llm.pool.prefix_cache = cache
+    for known in (one + common, other):
+        llm.generate([[*known, 1]], SamplingParams(max_tokens=1))
+    before = llm.metrics.cached_tokens
+    prompt = [*other, *common, words[0]]
+    [result] = llm.generate([prompt], SamplingParams(max_tokens=12, ignore_eos=True))
+    return llm.metrics.cached_tokens - before, result.outputs[0].token_ids
+
+
+right, wrong = answer_with(PrefixCache()), answer_with(AnyPlaceCache())
+print("tokens from the cache: by the whole beginning", right[0], "  by the block alone", wrong[0])
+print("the same answer:", right[1] == wrong[1])
+
+# %% tags=["nbval-ignore-output"]
+print("right:", repr(model.tokenizer.decode(right[1])))
+print("wrong:", repr(model.tokenizer.decode(wrong[1])))
+
+# %% [markdown]
+# It goes on talking, from a text that nobody sent. Nothing fails and nothing looks odd.
+#
 # ## 7 A chain of keys
 #
 # So what is a block filed under? Not under its 16 tokens, but under all tokens up to its end. These may be
@@ -529,7 +568,7 @@ compare("another place (16 later)", reference, stored(one + other + common))
 # image.
 
 # %%
-from paged_ref.prefix_cache import PrefixCache, chained_key
+from paged_ref.prefix_cache import chained_key
 
 cat, mat, hat = (1, 2, 3, 4), (5, 6, 7, 8), (9, 9, 9, 9)
 root = b""
