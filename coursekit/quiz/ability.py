@@ -7,8 +7,9 @@ The model is Rasch's, with two additions. An answer is right with the chance
 where g is what blind guessing earns (one in four with four options, nothing with a typed number). Ability and
 difficulty lie on one scale, so an ability can be told as the level at which every second question is solved.
 Difficulties are known from the start, because authors set the levels; so one learner alone, offline, can be estimated.
-Elo would also do without other learners, but its step is a matter of taste and it knows no uncertainty; here the estimate
-is Bayes' posterior mean on a grid (EAP), which is right for one answer and for a hundred, and comes with its error.
+Elo would also do without other learners, but its step is a matter of taste and it knows no uncertainty; here the
+estimate is Bayes' posterior mean on a grid (EAP), which is right for one answer and for a hundred, and comes with its
+error.
 
 The second addition: abilities in topics are alike. A topic's ability is a general one plus a deviation of its own,
 

@@ -88,13 +88,13 @@ class Number(Question):
         where: an expression that a draw must fulfil, or "".
         given: Python lines that run before the expressions, with the parameters at hand.
         imports: the file's imports, which run before `given`.
-        unit: what the number counts ("KiB", "%", "blocks"); byte units and "%" are converted when another is typed.
+        unit: what is counted ("GB", "%", "blocks"), or "" for a plain number; another byte unit is converted.
         tolerance: relative; 0: exact.
     """
 
     draw: Mapping[str, tuple[Any, ...]]
     wrong: tuple[Wrong, ...]
-    unit: str
+    unit: str = ""
     where: str = ""
     given: str = ""
     imports: str = ""

@@ -3,8 +3,8 @@
     parent: run_check(question, source)  ->  python -m coursekit.quiz.code_check  <- one JSON object, one back
 
 The check is an exercise's, the same that grades chapters 1 to 7, or the question's own `check`. What must hold: an
-answer that hangs, exits or breaks its process is a wrong answer with a reason, and never harms the quiz. It is the learner's
-own code on their own machine, so nothing is locked away from it; grading others' work is `coursekit.grade`'s.
+answer that hangs, exits or breaks its process is a wrong answer with a reason, and never harms the quiz. It is the
+learner's own code on their own machine, so nothing is locked away from it; others' work is graded by `coursekit.grade`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One question as it is asked, and what is said to an answer (chapter 8).
 
 `ask` makes an `Item` from a question and a seed: options shuffled, numbers drawn. `judge` takes what was typed or
-clicked and says how right it is and *what went wrong*. It never guesses: what it cannot read raises `Unclear`, and where only
-the learner can tell (open questions, a short answer in other words) it hands back points to tick.
+clicked and says how right it is and *what went wrong*. It never guesses: what it cannot read raises `Unclear`, and
+where only the learner can tell (open questions, a short answer in other words) it hands back points to tick.
 
 What must hold: the same question and seed give the same item; nothing that is typed raises anything but `Unclear`.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from coursekit.quiz.bank import Choice, Code, Number, Open, Question, Short
 from coursekit.quiz.code_check import run_check
-from coursekit.quiz.template import Instance, fill_in
+from coursekit.quiz.template import Instance, close, fill_in
 
 LETTERS = "abcde"
 _BYTES = {"b": 1, "byte": 1, "bytes": 1} | {
@@ -141,14 +141,10 @@ def _number(item: Item, question: Number, typed: str) -> Verdict:
     readings = [value]
     if question.unit == "%" and "%" not in typed and abs(value) <= 1:
         readings.append(100 * value)  # a share
-    if any(_same(one, right, tolerance) for one in readings):
+    if any(close(one, right, tolerance) for one in readings):
         return Verdict(1.0, "")
-    whys = dict.fromkeys(why for wrong, why in item.numbers.wrong if _same(value, wrong, tolerance))
+    whys = dict.fromkeys(why for wrong, why in item.numbers.wrong if close(value, wrong, tolerance))
     return Verdict(0.0, " Or: ".join(whys) or _factor(value, right))
-
-
-def _same(value: float, right: float, tolerance: float) -> bool:
-    return abs(value - right) <= max(tolerance, 1e-9) * abs(right)
 
 
 def _factor(value: float, right: float) -> str:
@@ -167,7 +163,7 @@ def read_number(typed: str, unit: str) -> tuple[float, bool]:
     Raises:
         Unclear: no number, or a unit that is not the question's.
     """
-    text = typed.strip().replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ")
+    text = typed.strip().lstrip("$€≈~= ").replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ")
     found = re.fullmatch(r"([-+]?[\d][\d.,_' ]*(?:[eE][-+]?\d{1,3})?|[-+]?\.\d+)\s*([^\d]*)", text, re.ASCII)
     if not found:
         raise Unclear(f"A number, please{_in(unit)}.")
@@ -188,7 +184,7 @@ def read_number(typed: str, unit: str) -> tuple[float, bool]:
         if theirs in family and mine in family:
             return value, False
     if theirs and theirs.rstrip("s") != mine.rstrip("s"):
-        raise Unclear(f"In {unit}, please, not in {word}.")
+        raise Unclear(f"In {unit}, please, not in {word}." if unit else f"A plain number, please, without {word!r}.")
     return value, False
 
 

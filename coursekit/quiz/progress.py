@@ -1,8 +1,8 @@
 """What the trainer remembers: every answer, in one file on the learner's own machine, and nowhere else (chapter 8).
 
 The file is small JSON in the user's data folder (`PAGED_COURSE_PROGRESS` names another). It is replaced as a whole:
-written beside, forced to the disk, then renamed, so a crash at any moment leaves the old file or the new one. A file that
-cannot be understood is set aside under another name, said so, and never overwritten. `quiz --forget` deletes it.
+written beside, forced to the disk, then renamed, so a crash at any moment leaves the old file or the new one. A file
+that cannot be understood is set aside under another name, said so, and never overwritten. `quiz --forget` deletes it.
 
 What must hold: no answer that was told as kept is lost; nothing in the file can make the trainer fail.
 """

@@ -1,12 +1,14 @@
 """Number questions: fresh parameters, and every number computed from them by the reference implementation (chapter 8).
 
-    draw      parameters, each from its stated values; drawn again until `where` holds
+    draw      parameters, each from its stated values
     given     lines that run with them, mostly a call of `paged_ref`
+    where     what must then hold, or else all is drawn again
     answer    an expression; `wrong`: expressions for what one gets by a named mistake
     stem, explanation   texts in which {name}, {name:,} or {name:.1f} is filled in; {answer} in the explanation
 
 Files of questions are part of this repository, like its code: their expressions are run as they stand. What must
-hold: the same seed gives the same question; a wrong result differs from the right one, whatever is drawn.
+hold: the same seed gives the same question; a wrong result is never the right one, by twice the tolerance (values that
+break this are drawn again, too).
 """
 
 from __future__ import annotations
@@ -35,16 +37,31 @@ def fill_in(question: Number, seed: int) -> Instance:
     """The question with the parameters of this seed.
 
     Raises:
-        BankError: a line, an expression or a place in a text does not work, or no draw fulfils `where`.
+        BankError: a line, an expression or a place in a text does not work, or no draw will do.
     """
     rng = random.Random(f"{question.id} {seed}")
-    values = _draw(question, rng)
-    names: dict[str, Any] = dict(values)
+    for _ in range(_TRIES):
+        values = {name: rng.choice(choices) for name, choices in question.draw.items()}
+        instance = _with_values(question, values)
+        if instance is not None:
+            return instance
+    raise BankError(
+        f"question {question.id!r}: in {_TRIES} draws `where` never held, or a named mistake always gave the answer"
+    )
+
+
+def _with_values(question: Number, values: dict[str, Any]) -> Instance | None:
+    """The instance, or None if these values will not do."""
+    names: dict[str, Any] = {}
     _run(question, "imports", question.imports, names)
     names.update(values)
     _run(question, "given", question.given, names)
+    if question.where and not _evaluate(question, "where", question.where, names):
+        return None
     answer = _number(question, "answer", question.answer, names)
-    wrong = tuple((_number(question, "wrong", one.text, names), one.why) for one in question.wrong)
+    wrong = [(_number(question, "wrong", one.text, names), one.why) for one in question.wrong]
+    if any(close(value, answer, 2 * question.tolerance) for value, _ in wrong):
+        return None
     texts = names | {"answer": answer}
     return Instance(
         values,
@@ -55,12 +72,9 @@ def fill_in(question: Number, seed: int) -> Instance:
     )
 
 
-def _draw(question: Number, rng: random.Random) -> dict[str, Any]:
-    for _ in range(_TRIES):
-        values = {name: rng.choice(choices) for name, choices in question.draw.items()}
-        if not question.where or _evaluate(question, "where", question.where, dict(values)):
-            return values
-    raise BankError(f"question {question.id!r}: none of {_TRIES} draws fulfils where = {question.where!r}")
+def close(value: float, right: float, tolerance: float) -> bool:
+    """Whether a value counts as the right one."""
+    return abs(value - right) <= max(tolerance, 1e-9) * abs(right)
 
 
 def _run(question: Number, key: str, lines: str, names: dict[str, Any]) -> None:

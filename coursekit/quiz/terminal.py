@@ -317,7 +317,7 @@ def _prompt(item: Item) -> str:
         case Choice():
             return f"{LETTERS[0]} to {LETTERS[len(item.options) - 1]}> "
         case Number() as question:
-            return f"in {question.unit}> "
+            return f"in {question.unit}> " if question.unit else "a number> "
         case Open():
             return "your answer, or Enter once you have said it aloud> "
     return "a word or a few> "
