@@ -224,7 +224,7 @@ def _question(
         raise BankError(f"{where}: kind = {entry.get('kind')!r}, it must be one of {', '.join(KINDS)}")
     fields = {one.name: one for one in dataclasses.fields(kind)}
     if unknown := sorted(set(entry) - set(fields) - {"kind"} | set(entry) & {"chapter"}):
-        raise BankError(f"{where}: a {kind.__name__.lower()} question has no {unknown[0]!r}")
+        raise BankError(f"{where}: a question of kind {kind.__name__.lower()} has no {unknown[0]!r}")
     given = {key: value for key, value in common.items() if key in fields} | {"chapter": chapter} | entry
     del given["kind"]
     values = {}

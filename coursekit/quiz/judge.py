@@ -163,7 +163,12 @@ def read_number(typed: str, unit: str) -> tuple[float, bool]:
     Raises:
         Unclear: no number, or a unit that is not the question's.
     """
-    text = typed.strip().lstrip("$€≈~= ").replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ")
+    text = (
+        typed.strip()
+        .lstrip("$€≈~= ")
+        .replace("\N{NO-BREAK SPACE}", " ")
+        .replace("\N{NARROW NO-BREAK SPACE}", " ")
+    )
     found = re.fullmatch(r"([-+]?[\d][\d.,_' ]*(?:[eE][-+]?\d{1,3})?|[-+]?\.\d+)\s*([^\d]*)", text, re.ASCII)
     if not found:
         raise Unclear(f"A number, please{_in(unit)}.")
@@ -184,7 +189,9 @@ def read_number(typed: str, unit: str) -> tuple[float, bool]:
         if theirs in family and mine in family:
             return value, False
     if theirs and theirs.rstrip("s") != mine.rstrip("s"):
-        raise Unclear(f"In {unit}, please, not in {word}." if unit else f"A plain number, please, without {word!r}.")
+        raise Unclear(
+            f"In {unit}, please, not in {word}." if unit else f"A plain number, please, without {word!r}."
+        )
     return value, False
 
 

@@ -211,6 +211,9 @@ class Paper:
         self.colours = (
             sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         )
+        if self.colours and sys.stdin.isatty():
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401  arrows move in the line that is typed
         self.width = max(30, min(100, shutil.get_terminal_size((100, 24)).columns - 1))
         with contextlib.suppress(AttributeError, OSError, ValueError):
             sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a console that lacks "·" or "✓"
