@@ -1,11 +1,12 @@
 """The trainer in a notebook: `trainer()` shows a test with ipywidgets, and below it questions to read (chapter 8).
 
-The same engine as in the terminal. One button goes on from state to state, so the keyboard's focus never gets lost:
+The same engine as in the terminal. One button goes on from state to state, and the keyboard's focus is led along:
 
     Answer  ->  (points to tick: Count)  ->  Next question  ->  …  ->  Another test
 
 Tab goes from control to control, arrows and space choose, Enter presses the button or sends a line. A stored
-notebook has no kernel: it keeps the line that says what stands here, and the questions below, each with its answer folded.
+notebook has no kernel: it keeps the line that says what stands here, and the questions below, each with its answer
+folded.
 What must hold: whatever is typed, nothing raises; what the page stores does not depend on who looks at it.
 """
 
@@ -99,11 +100,11 @@ class Trainer:
             ]
         )
         self.box.add_class("quiz-trainer")
+        self.begin()
         self.button.on_click(lambda _: self.go_on())
         self.unknown.on_click(lambda _: self.give_up())
         self.topic.observe(lambda _: self.begin(), names="value")
         self.level.observe(lambda _: self.begin(), names="value")
-        self.begin()
 
     def begin(self) -> None:
         """A new test, of the chosen topic and levels."""
@@ -136,10 +137,12 @@ class Trainer:
         """The button was pressed, or Enter in a line."""
         if self.test is None or self.item is None:
             self.begin()
+            self._lead()
         elif self.pending:
             self._count(self.test, self.item, *self.pending)
         elif self.button.description.startswith("Next") or self.button.description.startswith("Result"):
             self.next_question()
+            self._lead()
         else:
             self._answer(self.test, self.item)
 
@@ -148,6 +151,12 @@ class Trainer:
         if self.test and self.item and not self.unknown.disabled:
             self.pending = None
             self._told(self.item, self.test.give_up(self.item))
+
+    def _lead(self) -> None:
+        """Lead the keyboard's focus: to the button, and on to the field if that can take it."""
+        self.button.focus()
+        if self.item is not None and not self.field.disabled:
+            self.field.focus()
 
     def _answer(self, test: Test, item: Item) -> None:
         typed = "" if self.field.value is None else str(self.field.value)
@@ -171,6 +180,7 @@ class Trainer:
         said = verdict.reply or f"A strong answer:\n{item.answer}\n\nWhich of these did yours say?"
         words = widgets.HTML(_html(said))
         self.answer_area.children = (self.field, words, *self.points)
+        self.button.focus()
         self.field.disabled = True
         self.button.description, self.reply.value = "Count", ""
 
@@ -201,6 +211,7 @@ class Trainer:
             parts.append(_html(self.test.progress.notice))
             self.test.progress.notice = ""
         self.reply.value = '<div role="status">' + "<br>".join(parts) + "</div>"
+        self.button.focus()  # before the field, which may have it, takes no more
         self.field.disabled = True
         self.unknown.disabled = True
         last = len(self.test.answered) >= self.test.length
