@@ -28,8 +28,9 @@ from coursekit.quiz.terminal import Refused, choose
 from coursekit.show import display_widget
 
 _STYLE = """<style>
-.quiz-trainer { max-width: 52em; }
-.quiz-trainer :focus-visible { outline: 3px solid #E69F00 !important; outline-offset: 2px; }
+.quiz-trainer { max-width: 52em; padding: 0.8em; border: 1px solid var(--jp-border-color1, gray); border-radius: 6px; }
+.quiz-trainer.quiz-trainer.quiz-trainer :focus-visible { outline: 3px solid #E69F00 !important; outline-offset: 2px; }
+.quiz-trainer .widget-html-content { line-height: 1.5; }
 .quiz-trainer textarea { font-family: var(--jp-code-font-family, monospace); line-height: 1.4; }
 .quiz-trainer .widget-radio-box label { height: auto; line-height: 1.5; white-space: normal; }
 .quiz-trainer pre { line-height: 1.4; margin: 0; }
@@ -56,7 +57,8 @@ def trainer(
     items = exam(bank, Progress(), choices, min(shown, len(choices)), seed).plan if shown else []
     if items:
         text = f"{len(items)} questions to read, each with its answer folded"
-        display({"text/markdown": export.folded(items), "text/plain": text}, raw=True)
+        folded = f"**To read:** {text}.\n\n{export.folded(items)}"
+        display({"text/markdown": folded, "text/plain": text}, raw=True)
 
 
 class Trainer:
