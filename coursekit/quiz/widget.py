@@ -4,7 +4,8 @@ The same engine as in the terminal. One button goes on from state to state, and 
 
     Answer  ->  (points to tick: Count)  ->  Next question  ->  …  ->  Another test
 
-Tab goes from control to control, arrows and space choose, Enter presses the button or sends a line. A stored
+Tab goes from control to control, space chooses, Enter presses the button or sends a line. A choice takes its letter
+as a line, too: JupyterLab keeps arrows and letters for itself, but not those that are typed into a line. A stored
 notebook has no kernel: it keeps the line that says what stands here, and the questions below, each with its answer
 folded.
 What must hold: whatever is typed, nothing raises; what the page stores does not depend on who looks at it.
@@ -132,8 +133,9 @@ class Trainer:
             f"{number} of {self.test.length} · {self.bank.topics[question.topic]} · level {question.level}"
         )
         self.field = self._field(self.item)
+        area = [self._options(self.item, self.field), self.field] if self.item.options else [self.field]
         label = "Show a strong answer" if isinstance(question, Open) else "Answer"
-        self._show(heading, self.item.stem, [self.field], label, "", can_give_up=True)
+        self._show(heading, self.item.stem, area, label, "", can_give_up=True)
 
     def go_on(self) -> None:
         """The button was pressed, or Enter in a line."""
@@ -161,9 +163,7 @@ class Trainer:
             self.field.focus()
 
     def _answer(self, test: Test, item: Item) -> None:
-        typed = "" if self.field.value is None else str(self.field.value)
-        if isinstance(item.question, Choice):
-            typed = "" if self.field.value is None else LETTERS[self.field.value]
+        typed = str(self.field.value)
         if isinstance(item.question, Code):
             self.reply.value = "The course's check runs …"
         try:
@@ -190,8 +190,6 @@ class Trainer:
         scored = verdict.scored(sum(box.value for box in self.points))
         test.keep(item, typed, scored)
         self.pending = None
-        for box in self.points:
-            box.disabled = True
         self._told(item, scored)
 
     def _told(self, item: Item, verdict: Verdict) -> None:
@@ -204,7 +202,7 @@ class Trainer:
             parts = [f"<b>✗ {_html(verdict.reply or 'Not right.')}</b>"]
             if isinstance(question, Code):
                 parts.append(f"<pre>{html.escape(question.answer)}</pre>")
-            elif not self.answer_area.children[1:]:
+            elif not verdict.points:  # with points, the answer has been shown
                 parts.append(f"The answer is <b>{_html(item.answer)}</b>.")
         if isinstance(question, Open):
             parts[0] = f"<b>{verdict.reply or 'Not answered.'}</b>"
@@ -214,8 +212,9 @@ class Trainer:
             self.test.progress.notice = ""
         self.reply.value = '<div role="status">' + "<br>".join(parts) + "</div>"
         self.button.focus()  # before the field, which may have it, takes no more
-        self.field.disabled = True
-        self.unknown.disabled = True
+        for control in (*self.answer_area.children, self.unknown):
+            if not isinstance(control, widgets.HTML):
+                control.disabled = True
         last = len(self.test.answered) >= self.test.length
         self.button.description = "Result" if last else "Next question"
 
@@ -231,9 +230,6 @@ class Trainer:
     def _field(self, item: Item) -> Any:
         """The control that takes the answer."""
         question = item.question
-        if isinstance(question, Choice):
-            options = [(f"{LETTERS[i]}) {text}", i) for i, (text, _) in enumerate(item.options)]
-            return widgets.RadioButtons(options=options, value=None, layout=widgets.Layout(width="100%"))
         wide = widgets.Layout(width="100%")
         if isinstance(question, Code):
             wide.height = f"{1.45 * (len(question.code.splitlines()) + 2):.0f}em"
@@ -242,9 +238,27 @@ class Trainer:
             return widgets.Textarea(placeholder="Say it aloud, or write it down", layout=wide)
         unit = question.unit if isinstance(question, Number) else ""
         hint = f"in {unit}" if unit else "a number" if isinstance(question, Number) else "a word or a few"
+        if isinstance(question, Choice):
+            hint = f"or type: {LETTERS[0]} to {LETTERS[len(item.options) - 1]}"
         line = widgets.Text(placeholder=hint, layout=widgets.Layout(width="20em"))
         line.on_msg(lambda _, content, __: self.go_on() if content.get("event") == "submit" else None)
         return line
+
+    def _options(self, item: Item, line: Any) -> Any:
+        """The options of a choice, to be clicked; they and the line say the same."""
+        options = [(f"{LETTERS[i]}) {text}", LETTERS[i]) for i, (text, _) in enumerate(item.options)]
+        radio = widgets.RadioButtons(options=options, value=None, layout=widgets.Layout(width="100%"))
+
+        def clicked(change: Any) -> None:
+            line.value = change["new"] or line.value
+
+        def typed(change: Any) -> None:
+            letter = change["new"].strip().lower()
+            radio.value = letter if letter in dict(options).values() else None
+
+        radio.observe(clicked, names="value")
+        line.observe(typed, names="value")
+        return radio
 
     def _show(
         self, heading: str, stem: str, area: list[Any], button: str, reply: str, can_give_up: bool = False

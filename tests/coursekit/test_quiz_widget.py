@@ -44,17 +44,23 @@ def test_a_choice_is_told_right_or_why_not() -> None:
     press(view)
     assert "A letter from a to" in view.reply.value and not scores(view), "nothing was chosen yet"
     assert view.item is not None
-    places = {bool(why): i for i, (_, why) in enumerate(view.item.options)}
-    view.field.value = places[False]
+    letters = {bool(why): "abcde"[i] for i, (_, why) in enumerate(view.item.options)}
+    radio, line = view.answer_area.children
+    line.value = f" {letters[False].upper()}"
+    assert radio.value == letters[False], "what is typed is chosen"
+    line.value = "z"
+    assert radio.value is None and line.value == "z"
+    radio.value = letters[False]
+    assert line.value == letters[False], "what is clicked is typed"
     press(view)
+    assert radio.disabled and line.disabled
     assert "✓ Right." in view.reply.value and scores(view) == [1] and view.button.description == "Result"
     press(view)
     assert "1 of 1 points." in view.reply.value and view.button.description == "Another test"
     press(view)
     assert view.item is not None
-    place = next(i for i, (_, why) in enumerate(view.item.options) if why)
-    view.field.value = place
-    press(view)
+    view.field.value = next("abcde"[i] for i, (_, why) in enumerate(view.item.options) if why)
+    view.field._handle_custom_msg({"event": "submit"}, [])
     assert scores(view) == [1, 0] and view.field.disabled and "The answer is <b>" in view.reply.value
 
 
