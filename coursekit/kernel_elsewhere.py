@@ -46,8 +46,8 @@ class Launch:
 
 def accesses(launches: Sequence[Launch]) -> list[Access]:
     """Every load and store of these launches, one after the other; see `kernel_lab.accesses`."""
-    plain = [(*_source(one.kernel), *one.on_cpu()) for one in launches]
     if kernel_lab.COMPILED:
+        plain = [(*_source(one.kernel), *one.on_cpu()) for one in launches]
         return list(_elsewhere(_accesses, plain, interpret=True))
     return [a for one in launches for a in _accesses_of(one.kernel, *one.on_cpu())]
 
@@ -77,8 +77,21 @@ def resources(
 
 
 def call(function: Callable[..., Any], *args: Any, interpret: bool = True) -> Any:
-    """The result of a module's function in a process where Triton interprets (or compiles)."""
+    """The result of a module's function in a process where Triton interprets (or compiles): this one if it does."""
+    if kernel_lab.COMPILED != interpret:
+        return function(*args)
     return _elsewhere(_call, [(function.__module__, function.__name__, args)], interpret=interpret)
+
+
+def library_reads(query: Any, key_cache: Any, value_cache: Any, block_tables: Any, seq_lens: Any) -> int:
+    """Bytes that the library's decode loads from the caches: for `call`, since it needs the interpreter. NumPy arrays."""
+    import torch
+
+    from paged_ref import paged_attention
+    from paged_ref.attention.traffic import bytes_read
+
+    tensors = [torch.from_numpy(x) for x in (query, key_cache, value_cache, block_tables, seq_lens)]
+    return bytes_read(lambda: paged_attention(*tensors, backend="triton"), tensors[1], tensors[2])
 
 
 def _type(value: Any, number: str) -> str:
