@@ -22,7 +22,7 @@ from coursekit.kernel_lab import Access
 from paged_ref.attention.compile_report import Compiled, compile_function
 
 NEEDS_TRITON = (
-    "(This needs Triton, which has no package for this system. Read the cell's output in a fresh copy of the notebook.)"
+    "(This needs Triton, which has no package for this system: see the output in the course as you got it.)"
 )
 
 
@@ -41,12 +41,16 @@ class Launch:
 
     def on_cpu(self) -> tuple[Any, ...]:
         """Grid and arguments with NumPy arrays in place of tensors."""
-        return self.grid, tuple(a.cpu().numpy() if hasattr(a, "cpu") else a for a in self.args), self.constants
+        return (
+            self.grid,
+            tuple(a.cpu().numpy() if hasattr(a, "cpu") else a for a in self.args),
+            self.constants,
+        )
 
 
 def accesses(launches: Sequence[Launch]) -> list[Access]:
     """Every load and store of these launches, one after the other; see `kernel_lab.accesses`."""
-    if kernel_lab.COMPILED:
+    if not all(kernel_lab.is_interpreted(one.kernel) for one in launches):
         plain = [(*_source(one.kernel), *one.on_cpu()) for one in launches]
         return list(_elsewhere(_accesses, plain, interpret=True))
     return [a for one in launches for a in _accesses_of(one.kernel, *one.on_cpu())]
@@ -78,13 +82,13 @@ def resources(
 
 def call(function: Callable[..., Any], *args: Any, interpret: bool = True) -> Any:
     """The result of a module's function in a process where Triton interprets (or compiles): this one if it does."""
-    if kernel_lab.COMPILED != interpret:
+    if not kernel_lab.HAS_TRITON or bool(kernel_lab.triton.knobs.runtime.interpret) == interpret:
         return function(*args)
     return _elsewhere(_call, [(function.__module__, function.__name__, args)], interpret=interpret)
 
 
 def library_reads(query: Any, key_cache: Any, value_cache: Any, block_tables: Any, seq_lens: Any) -> int:
-    """Bytes that the library's decode loads from the caches: for `call`, since it needs the interpreter. NumPy arrays."""
+    """Bytes that the library's decode loads from the caches (NumPy arrays). It needs the interpreter: see `call`."""
     import torch
 
     from paged_ref import paged_attention
@@ -114,7 +118,9 @@ def _kernel(source: str, name: str) -> Any:
     return namespace[name]
 
 
-def _accesses_of(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: dict[str, Any]) -> list[Access]:
+def _accesses_of(
+    kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: dict[str, Any]
+) -> list[Access]:
     return kernel_lab.accesses(kernel, grid, *args, **constants)
 
 
@@ -128,7 +134,12 @@ def _resources(
     aligned = {arg for arg, kind in types.items() if kind.startswith("*")}
     constants = dict(constants)
     options = {key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants}
-    return [replace(compile_function(_kernel(source, function), constants, types, aligned, target, options), kernel=name)]
+    return [
+        replace(
+            compile_function(_kernel(source, function), constants, types, aligned, target, options),
+            kernel=name,
+        )
+    ]
 
 
 def _call(module: str, name: str, args: tuple[Any, ...]) -> Any:
@@ -146,7 +157,11 @@ def _elsewhere(task: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, in
     }
     command = [sys.executable, "-m", "coursekit.kernel_elsewhere"]
     done = subprocess.run(
-        command, input=pickle.dumps((task.__name__, list(calls))), env=environment, capture_output=True, check=False
+        command,
+        input=pickle.dumps((task.__name__, list(calls))),
+        env=environment,
+        capture_output=True,
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(f"another process failed at this:\n{done.stderr.decode(errors='replace')}")

@@ -32,8 +32,9 @@ except ImportError:
 
     HAS_TRITON = False
 
-COMPILED = HAS_TRITON and not triton.knobs.runtime.interpret  # for a GPU; TRITON_INTERPRET was not 1 at import
-APART = 1 << 24  # bytes from one argument to the next: addresses that are this much wrong are still told apart
+APART = (
+    1 << 24
+)  # bytes from one argument to the next: addresses that are this much wrong are still told apart
 
 
 @dataclass(frozen=True)
@@ -54,23 +55,39 @@ def launch(
     Args:
         kernel: a function under `@triton.jit`.
         grid: how many programs there are, on up to three axes.
-        args, constants: the kernel's arguments: NumPy arrays, of which it gets pointers to the first number, and numbers.
+        args, constants: the kernel's arguments: numbers, and NumPy arrays, of which it gets pointers.
         before: place of an argument (from 0) → how many numbers of a larger array lie before this part of it. The
             kernel gets a pointer to where the larger array would begin, so offsets can be tested without the memory.
 
     Raises:
         OutOfBounds: the kernel uses an address outside of its arguments (on a CPU; a GPU does not look).
     """
-    if COMPILED and not before:
+    compiled = not is_interpreted(kernel)
+    if compiled and not before:
         _launch_on_gpu(kernel, grid, args, constants)
-    elif COMPILED:
+    elif compiled:
         raise ValueError("a part of a larger array can be had without a GPU only: set TRITON_INTERPRET=1")
     else:
         _run(kernel, grid, args, constants, None, before or {})
 
 
+def is_interpreted(kernel: Any) -> bool:
+    """Whether this kernel runs on the CPU: TRITON_INTERPRET was 1 when it was defined, or there is no Triton.
+
+    Raises:
+        TypeError: it is no kernel.
+    """
+    if not callable(getattr(kernel, "fn", None)) or not hasattr(kernel, "__getitem__"):
+        raise TypeError("this is no kernel: put @triton.jit above its function")
+    return not HAS_TRITON or not isinstance(kernel, triton.runtime.JITFunction)
+
+
 def accesses(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> list[Access]:
-    """Run `kernel` as `launch` does, and return every load and store, in order. Not where kernels are compiled."""
+    """Run `kernel` as `launch` does, and return every load and store, in order. Only of an interpreted kernel."""
+    if not is_interpreted(kernel):
+        raise RuntimeError(
+            "loads are seen in Triton's interpreter only: set TRITON_INTERPRET=1 and start anew"
+        )
     found: list[Access] = []
     _run(kernel, grid, args, constants, lambda *access: found.append(Access(*access)), {})
     return found
@@ -84,9 +101,7 @@ def _run(
     watch: Watch | None,
     before_at: dict[int, int],
 ) -> None:
-    function = getattr(kernel, "fn", None)
-    if not callable(function) or not hasattr(kernel, "__getitem__"):
-        raise TypeError("this is no kernel: put @triton.jit above its function")
+    function = kernel.fn
     bound = inspect.signature(function).bind(*args, **constants)
     bound.apply_defaults()
     given = bound.arguments
@@ -102,7 +117,7 @@ def _run(
         if isinstance(value, int | np.integer) and name not in constexprs
     }
     arrays = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
-    with _arena(arrays, watch, before) as pointers:
+    with _interpreted_language(), _arena(arrays, watch, before) as pointers:
         kernel[grid](**{**given, **numbers, **pointers})
 
 
@@ -113,8 +128,12 @@ def _part(name: str, value: Any, before: dict[str, int]) -> Any:
 
 
 def _as_pointer(array: np.ndarray, before: int) -> Any:
-    """The address of what lies so many numbers before an array, as Triton's interpreter keeps pointers. (Given arrays or tensors, it would import torch.)"""
-    return _as_tensor(np.array([_address(array) - before * array.itemsize], np.uint64), tl.pointer_type(_TYPES[array.dtype.name]()))
+    """The address of what lies so many numbers before an array, as Triton's interpreter keeps it.
+
+    (It would make pointers from tensors, and import torch for it, which takes longer than many a kernel.)
+    """
+    address = np.array([_address(array) - before * array.itemsize], np.uint64)
+    return _as_tensor(address, tl.pointer_type(getattr(tl, array.dtype.name)))
 
 
 def _as_number(value: int) -> Any:
@@ -132,12 +151,7 @@ def _address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-_TYPES = {
-    "float32": lambda: tl.float32,
-    "float16": lambda: tl.float16,
-    "int32": lambda: tl.int32,
-    "int64": lambda: tl.int64,
-}
+_TYPES = ("float32", "float16", "int32", "int64")
 
 
 class _Guard:
@@ -178,12 +192,38 @@ class _Guard:
 
 
 @contextmanager
+def _interpreted_language() -> Iterator[None]:
+    """Make Triton's own functions (tl.sum, tl.cdiv) interpreted for a while, if they took no note of the switch.
+
+    They read it when Triton is imported, and another library may have done that first.
+    """
+    from triton.runtime.interpreter import InterpretedFunction
+
+    changed = []
+    for module in (tl.standard, tl):
+        for name, function in list(vars(module).items()):
+            if isinstance(function, triton.runtime.JITFunction):
+                changed.append((module, name, function))
+                setattr(module, name, InterpretedFunction(function.fn))
+    try:
+        yield
+    finally:
+        for module, name, function in changed:
+            setattr(module, name, function)
+
+
+@contextmanager
 def _arena(
     arrays: dict[str, np.ndarray], watch: Watch | None, before: dict[str, int]
 ) -> Iterator[dict[str, Any]]:
     """Copies of the arrays, far apart, as pointers; afterwards their contents go back into the arrays."""
     from triton.runtime import interpreter
 
+    odd = [name for name, array in arrays.items() if array.dtype.name not in _TYPES]
+    if odd:
+        raise ValueError(
+            f"argument {odd[0]} is {arrays[odd[0]].dtype.name}: a kernel here takes {', '.join(_TYPES)}"
+        )
     too_large = [name for name, array in arrays.items() if array.nbytes > APART // 2]
     if too_large:
         raise ValueError(f"argument {too_large[0]} is larger than {APART >> 21} MiB: use a smaller example")

@@ -38,18 +38,25 @@ def count(accesses: Iterable[Access], number_bytes: int) -> Loads:
     return Loads(cache, entries, max(rounds.values(), default=0))
 
 
-def tokens_read(accesses: Iterable[Access], num_blocks: int, block_numbers: int, head_dim: int) -> dict[str, np.ndarray]:
-    """For each program ("0, 1": its place in the grid) how many tokens' keys it reads from each physical block."""
+def tokens_read(
+    accesses: Iterable[Access], num_blocks: int, block_numbers: int, head_dim: int
+) -> dict[str, np.ndarray]:
+    """For each program ("A, 1": sequence, place on the grid's other axes) the tokens whose keys it reads, by block."""
     found: dict[tuple[int, ...], np.ndarray] = {}
     for access in accesses:
         if access.kind == "load" and access.name == CACHES[0]:
             row = found.setdefault(access.program, np.zeros(num_blocks))
             row += np.bincount(access.offsets // block_numbers, minlength=num_blocks)
     axes = 3 if any(program[2] for program in found) else 2
-    return {", ".join(map(str, program[:axes])): row / head_dim for program, row in found.items()}
+    return {
+        ", ".join([chr(ord("A") + program[0]), *map(str, program[1:axes])]): row / head_dim
+        for program, row in found.items()
+    }
 
 
-def access_map(title: str, reads: Mapping[str, np.ndarray], tables: Sequence[Sequence[int]], axes: str) -> Picture:
+def access_map(
+    title: str, reads: Mapping[str, np.ndarray], tables: Sequence[Sequence[int]], axes: str
+) -> Picture:
     """A heat map: a row for each program, a column for each physical block, in it the tokens whose keys it reads.
 
     Args:
@@ -65,7 +72,9 @@ def access_map(title: str, reads: Mapping[str, np.ndarray], tables: Sequence[Seq
         if tokens:
             panel.text(block, row, f"{tokens:.0f}", ha="center", va="center", fontsize=9,
                        color="white" if tokens > 0.75 * counts.max() else INK)  # fmt: skip
-    panel.set_xticks(range(counts.shape[1]), [f"{block}\n{owner.get(block, '–')}" for block in range(counts.shape[1])])
+    panel.set_xticks(
+        range(counts.shape[1]), [f"{block}\n{owner.get(block, '–')}" for block in range(counts.shape[1])]
+    )
     panel.set_yticks(range(len(counts)), list(reads), fontsize=9)
     panel.set_xticks(np.arange(counts.shape[1] + 1) - 0.5, minor=True)
     panel.set_yticks(np.arange(len(counts) + 1) - 0.5, minor=True)
@@ -79,10 +88,10 @@ def access_map(title: str, reads: Mapping[str, np.ndarray], tables: Sequence[Seq
     return Picture(
         fig,
         alt=f"Heat map of {len(counts)} programs and {counts.shape[1]} blocks. A program reads from "
-        f"{_span(blocks_each)} blocks, always of one sequence; a block that is in use is read by {_span(readers)} programs; "
-        f"the {counts.shape[1] - len(owner)} others by none.",
-        summary=f"{title}: {len(counts)} programs, each walks through the blocks of its sequence, and each block is read "
-        f"by {_span(readers)} of them.",
+        f"{_span(blocks_each)} blocks, always of one sequence; a block that is in use is read by "
+        f"{_span(readers)} programs; the {counts.shape[1] - len(owner)} others by none.",
+        summary=f"{title}: {len(counts)} programs, each walks through the blocks of its sequence, and each block is "
+        f"read by {_span(readers)} of them.",
     )
 
 
@@ -114,7 +123,8 @@ def load_bars(versions: Mapping[str, Loads], fewest: int) -> Picture:
     right.set_xlabel("in the longest program")
     right.tick_params(axis="y", length=0)
     said = "; ".join(
-        f"{name}: {share:.2f} times, {number} rounds" for name, share, number in zip(versions, shares, steps, strict=True)
+        f"{name}: {share:.2f} times, {number} rounds"
+        for name, share, number in zip(versions, shares, steps, strict=True)
     )
     first, last = next(iter(versions)), list(versions)[-1]
     return Picture(
@@ -126,7 +136,11 @@ def load_bars(versions: Mapping[str, Loads], fewest: int) -> Picture:
 
 
 def roofline(
-    title: str, peak: float, bandwidth: float, points: Mapping[str, tuple[float, float | None]], unit: str = "TFLOP/s"
+    title: str,
+    peak: float,
+    bandwidth: float,
+    points: Mapping[str, tuple[float, float | None]],
+    unit: str = "TFLOP/s",
 ) -> Picture:
     """Attainable speed against operations a byte, on logarithmic axes.
 
@@ -140,15 +154,21 @@ def roofline(
     known = [intensity for intensity, _ in points.values()]
     low, high = min([*known, ridge]) / 3, max([*known, ridge]) * 4
     fig, axes = figure(width=8, height=3.9)
-    axes.plot([low, ridge, high], np.minimum(peak, np.array([low, ridge, high]) * bandwidth) / scale, color=INK)
+    axes.plot(
+        [low, ridge, high], np.minimum(peak, np.array([low, ridge, high]) * bandwidth) / scale, color=INK
+    )
     axes.axvline(ridge, color=INK, linewidth=1, linestyle=":")
     axes.set_xscale("log")
     axes.set_yscale("log")
     floor = low * bandwidth / scale / 4
     axes.set_ylim(floor, peak / scale * 3)
     axes.set_xlim(low, high)
-    sides = f"← memory is the limit   {ridge:.0f}   arithmetic →"
-    axes.annotate(sides, (ridge, peak / scale * 1.5), ha="center", fontsize=9.5)
+    for text, side, shift in (
+        (f"← below {ridge:.0f}: memory", "right", -6),
+        ("above: arithmetic →", "left", 6),
+    ):
+        place = {"xytext": (shift, 0), "textcoords": "offset points", "ha": side, "fontsize": 9.5}
+        axes.annotate(text, (ridge, peak / scale * 1.5), **place)
     said = []
     markers = zip(points.items(), "osD^vP", (BLUE, GREEN, ORANGE, VERMILION, BLUE, GREEN), strict=False)
     for (name, (intensity, share)), marker, colour in markers:
@@ -157,16 +177,18 @@ def roofline(
                   label=name if share is None else f"{name}: {share:.0%} of its roof")  # fmt: skip
         waits = "memory" if intensity < ridge else "arithmetic"
         reached = "" if share is None else f", of which it reaches {share:.0%}"
-        said.append(f"{name}: {intensity:.3g} operations a byte, waits for {waits}, roof {roof / scale:.3g} {unit}{reached}")
+        said.append(
+            f"{name}: {intensity:.3g} operations a byte, waits for {waits}, roof {roof / scale:.3g} {unit}{reached}"
+        )
     axes.set_xlabel("operations for each byte that is read")
     axes.set_ylabel(unit)
     axes.set_title(title)
-    axes.legend(loc="lower right", fontsize=9.5)
+    axes.legend(loc="lower right", fontsize=9.5, frameon=True, facecolor=PANEL, edgecolor=FAINT, framealpha=1)
     bound = [name for name, (intensity, _) in points.items() if intensity < ridge]
     return Picture(
         fig,
-        alt=f"Roofline: {peak / scale:.4g} {unit} and {bandwidth / 1e9:,.0f} GB/s, which meet at {ridge:.0f} operations a "
-        f"byte. {'; '.join(said)}.",
+        alt=f"Roofline: {peak / scale:.4g} {unit} and {bandwidth / 1e9:,.0f} GB/s, which meet at {ridge:.0f} "
+        f"operations a byte. {'; '.join(said)}.",
         summary=f"{title}: left of {ridge:.0f} operations a byte a kernel waits for memory. There are: "
         f"{', '.join(bound) or 'none of these'}.",
     )
@@ -188,7 +210,14 @@ def slowdown(curves: Mapping[str, Mapping[int, float]], title: str) -> Picture:
     axes.set_title(title)
     axes.legend(loc="upper right", fontsize=9.5)
     said = "; ".join(
-        f"{name}: " + ", ".join(f"{size} → {ratio:.2f}" for size, ratio in curve.items()) for name, curve in curves.items()
+        f"{name}: " + ", ".join(f"{size} → {ratio:.2f}" for size, ratio in curve.items())
+        for name, curve in curves.items()
     )
-    ends = "; ".join(f"{name}: {curve[max(curve)]:.2f} times with blocks of {max(curve)}" for name, curve in curves.items())
-    return Picture(fig, alt=f"Time over contiguous against block size. {said}.", summary=f"{ends}; small blocks cost more.")
+    ends = "; ".join(
+        f"{name}: {curve[max(curve)]:.2f} times with blocks of {max(curve)}" for name, curve in curves.items()
+    )
+    return Picture(
+        fig,
+        alt=f"Time over contiguous against block size. {said}.",
+        summary=f"{ends}; small blocks cost more.",
+    )

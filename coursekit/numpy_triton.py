@@ -66,7 +66,8 @@ class Kernel:
             bound.arguments.update({name: _argument(name, value) for name, value in bound.arguments.items()})
             state = _Running.now
             state.grid = (*grid, *(1,) * (3 - len(grid)))
-            for state.program in itertools.product(*map(range, state.grid)):
+            for program in itertools.product(*map(range, state.grid)):
+                state.program = program
                 self.fn(*bound.args, **bound.kwargs)
 
         return run
@@ -96,7 +97,9 @@ def watched(watch: Watch | None) -> Iterator[None]:
         _Running.now = before
 
 
-def out_of_bounds(program: tuple[int, ...], name: str, offsets: np.ndarray, size: int, kind: str) -> OutOfBounds:
+def out_of_bounds(
+    program: tuple[int, ...], name: str, offsets: np.ndarray, size: int, kind: str
+) -> OutOfBounds:
     """The error for these offsets, of which some are outside of an argument with `size` numbers."""
     outside = offsets[(offsets < 0) | (offsets >= size)]
     verb = "reads" if kind == "load" else "writes"

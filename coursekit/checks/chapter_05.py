@@ -16,12 +16,12 @@ MERGE = Exercise(
     answers=("merge",),
     misconceptions={
         "averages": "The two results were averaged as equals: each counts by the sum of exp(score) of its keys.",
-        "ignores-lse": "The parts do not count by exp(lse): an lse is a logarithm, and only its exponential is a weight.",
-        "lse-wrong": "The result is right, its lse is not: log(exp(lse_a) + exp(lse_b)) is the logarithm of the sum over "
-        "both parts, which a further merge needs.",
+        "ignores-lse": "The parts do not count by exp(lse): an lse is a logarithm, and its exponential is a weight.",
+        "lse-wrong": "The result is right, its lse is not: log(exp(lse_a) + exp(lse_b)) is the logarithm of the sum "
+        "over both parts, which a further merge needs.",
         "overflow": "exp(lse) overflows: subtract the larger lse from both first, which changes no weight.",
-        "empty": "A part without keys must not count, whatever its result holds: its lse is -inf, -inf minus -inf is NaN, "
-        "and so is 0 times NaN.",
+        "empty": "A part without keys must not count, whatever its result holds: its lse is -inf, -inf minus -inf is "
+        "NaN, and so is 0 times NaN.",
         "no-pair": "merge must return a pair: the result [heads, d] and its lse [heads].",
         "other-merge": "This is not the attention over both parts.",
     },
@@ -44,7 +44,9 @@ def _merged(a: Part, b: Part) -> Part:
     top = np.maximum(a[1], b[1])
     shift = np.where(np.isneginf(top), 0.0, top)
     weights = [np.exp(lse - shift) for _, lse in (a, b)]
-    parts = [w[:, None] * np.where(w[:, None] > 0, out, 0.0) for w, (out, _) in zip(weights, (a, b), strict=True)]
+    parts = [
+        w[:, None] * np.where(w[:, None] > 0, out, 0.0) for w, (out, _) in zip(weights, (a, b), strict=True)
+    ]
     total = weights[0] + weights[1]
     with np.errstate(divide="ignore"):
         return sum(parts) / np.where(total > 0, total, 1.0)[:, None], shift + np.log(total)  # type: ignore[operator]
@@ -75,7 +77,9 @@ def _check_merge(a: Part, b: Part, merge: Any, told: str, key: str | None = None
         raise Wrong("no-pair", f"{call}: got {type(answer).__name__}.")
     expected, got = _merged(a, b), [np.asarray(x, float) for x in answer]
     if got[0].shape != expected[0].shape or got[1].reshape(-1).shape != expected[1].shape:
-        raise Wrong("no-pair", difference(f"{call}: shapes", [x.shape for x in expected], [x.shape for x in got]))
+        raise Wrong(
+            "no-pair", difference(f"{call}: shapes", [x.shape for x in expected], [x.shape for x in got])
+        )
     if not np.allclose(got[0], expected[0], rtol=1e-4, atol=1e-6):
         explained = [
             name
@@ -88,13 +92,16 @@ def _check_merge(a: Part, b: Part, merge: Any, told: str, key: str | None = None
         values = f"a has {a[0][head, d]:.4g}, b {b[0][head, d]:.4g}"
         place = f"{call}, head {head}, number {d}, where {lse}, and {values}"
         raise Wrong(
-            [*explained, key or "other-merge"][0], difference(place, _round(expected[0][head, d]), _round(got[0][head, d]))
+            [*explained, key or "other-merge"][0],
+            difference(place, _round(expected[0][head, d]), _round(got[0][head, d])),
         )
     close = np.isclose(got[1].reshape(-1), expected[1], rtol=1e-4, atol=1e-6)
     if not close.all():
         head = int(np.argwhere(~close)[0][0])
         place = f"{call}, head {head}, where lse_a = {a[1][head]:.4g} and lse_b = {b[1][head]:.4g}: lse"
-        raise Wrong(key or "lse-wrong", difference(place, _round(expected[1][head]), _round(got[1].reshape(-1)[head])))
+        raise Wrong(
+            key or "lse-wrong", difference(place, _round(expected[1][head]), _round(got[1].reshape(-1)[head]))
+        )
 
 
 def _round(value: float) -> float:
@@ -115,7 +122,9 @@ def _two_parts(rng: Random, merge: Any) -> None:
 def _large(rng: Random, merge: Any) -> None:
     draw = _generator(rng)
     for shift in (5000.0, -5000.0):
-        _check_merge(_part(draw, 4, shift), _part(draw, 4, shift), merge, f"an lse of about {shift:.0f}", "overflow")
+        _check_merge(
+            _part(draw, 4, shift), _part(draw, 4, shift), merge, f"an lse of about {shift:.0f}", "overflow"
+        )
 
 
 @MERGE.part("empty parts", points=2)
@@ -153,19 +162,34 @@ def _bytes(rng: Random, decode_bytes: Any, roofline: Any) -> None:
     cases: list[tuple[list[int], int, int, int, int]] = [([100, 37, 3], 9, 3, 64, 4), ([5000], 32, 8, 128, 2)]
     for _ in range(4):
         kv_heads, lengths = rng.choice([2, 3, 8]), [rng.randint(1, 900) for _ in range(rng.randint(2, 5))]
-        cases.append((lengths, kv_heads * rng.choice([3, 5, 7]), kv_heads, rng.choice([64, 96, 128]), rng.choice([1, 2, 4])))
+        cases.append(
+            (
+                lengths,
+                kv_heads * rng.choice([3, 5, 7]),
+                kv_heads,
+                rng.choice([64, 96, 128]),
+                rng.choice([1, 2, 4]),
+            )
+        )
     for lengths, heads, kv_heads, dim, size in cases:
         got = decode_bytes(list(lengths), heads, kv_heads, dim, size)
         expected = 2 * sum(lengths) * kv_heads * dim * size
         if got == expected and not isinstance(got, bool):
             continue
         wrong = {
-            "query-heads": [2 * sum(lengths) * heads * dim * size, sum(lengths) * (heads + kv_heads) * dim * size],
+            "query-heads": [
+                2 * sum(lengths) * heads * dim * size,
+                sum(lengths) * (heads + kv_heads) * dim * size,
+            ],
             "one-of-two": [expected // 2],
             "bits": [8 * expected, expected // size],
-            "one-sequence": [2 * n * kv_heads * dim * size for n in (max(lengths), lengths[0], len(lengths), 1)],
+            "one-sequence": [
+                2 * n * kv_heads * dim * size for n in (max(lengths), lengths[0], len(lengths), 1)
+            ],
         }
-        explained = [key for key, values in wrong.items() if any(got == value != expected for value in values)]
+        explained = [
+            key for key, values in wrong.items() if any(got == value != expected for value in values)
+        ]
         call = f"decode_bytes({lengths}, {heads}, {kv_heads}, {dim}, {size})"
         raise Wrong([*explained, "other-bytes"][0], difference(call, expected, got))
 
@@ -189,7 +213,9 @@ def _roof(rng: Random, decode_bytes: Any, roofline: Any) -> None:
             "memory-only": by_memory,
             "inverted": min(peak, inverted),
         }
-        explained = [key for key, value in wrong.items() if isinstance(got, int | float) and np.isclose(got, value)]
+        explained = [
+            key for key, value in wrong.items() if isinstance(got, int | float) and np.isclose(got, value)
+        ]
         if {"higher-roof", "peak-only"} <= set(explained) or {"higher-roof", "memory-only"} <= set(explained):
             explained = _told_apart(roofline, explained)
         call = f"roofline({flops:.4g}, {num_bytes:.4g}, {peak:.4g}, {bandwidth:.4g})"

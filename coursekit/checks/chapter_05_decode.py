@@ -15,7 +15,7 @@ DECODE = Exercise(
     "5.3",
     answers=("launch", "decode"),
     misconceptions={
-        "head-modulo": "Query head h read KV head h % KV_HEADS: heads that share a KV head stand side by side, h // group.",
+        "head-modulo": "Query head h read KV head h % KV_HEADS: heads that share one stand side by side, h // group.",
         "no-scale": "The scores were not multiplied by scale.",
         "no-mask": "Slots beyond the sequence's length were attended to.",
         "last-block": "The last, partly filled block is missing: the number of blocks must be rounded up.",
@@ -24,8 +24,8 @@ DECODE = Exercise(
         "divides-early": "The accumulator is divided in every block: divide once, after the last.",
         "nan-leaks": "A NaN of an unused slot came through: 0 times NaN is NaN, so V must be loaded with the mask.",
         "overflow": "Large scores overflow: subtract the running maximum before exp.",
-        "32-bit-offset": "An offset of more than 31 bits wrapped around: convert the block's id with .to(tl.int64) before it "
-        "is multiplied.",
+        "32-bit-offset": "An offset of more than 31 bits wrapped around: convert the block's id with .to(tl.int64) before "
+        "it is multiplied.",
         "out-of-bounds": OUT_OF_BOUNDS + " A masked element is not read at all.",
         "other-attention": "This is not the attention of the query to its sequence.",
     },
@@ -60,7 +60,9 @@ class _Batch:
         return f"{self.lens[seq]} tokens in blocks of {self.k.shape[1]}, table {table}"
 
 
-def _batch(rng: Random, lengths: list[int], block_size: int, heads: int = 4, kv_heads: int = 2, dim: int = 12) -> _Batch:
+def _batch(
+    rng: Random, lengths: list[int], block_size: int, heads: int = 4, kv_heads: int = 2, dim: int = 12
+) -> _Batch:
     """Sequences over a shuffled pool. Table entries that are not used are no block's."""
     draw = np.random.default_rng(rng.getrandbits(32))
     blocks = [-(-n // block_size) for n in lengths]
@@ -115,7 +117,14 @@ def _attend(batch: _Batch, mistake: str = "", variant: int = 0) -> np.ndarray:
     return out
 
 
-_VARIANTS = {"head-modulo": 1, "no-scale": 1, "no-mask": 2, "last-block": 1, "no-rescale": 3, "divides-early": 1}
+_VARIANTS = {
+    "head-modulo": 1,
+    "no-scale": 1,
+    "no-mask": 2,
+    "last-block": 1,
+    "no-rescale": 3,
+    "divides-early": 1,
+}
 
 
 def _check(launch: Any, kernel: Any, batch: _Batch, otherwise: str = "other-attention", **more: Any) -> None:
@@ -169,7 +178,9 @@ def _hostile(rng: Random, launch: Any, decode: Any) -> None:
 def _huge(rng: Random, launch: Any, decode: Any) -> None:
     batch = _batch(rng, [7, 3], block_size=5)
     _check(launch, decode, batch)
-    far = replace(batch, tables=np.where(batch.tables < 2**30, batch.tables + HUGE, batch.tables).astype(np.int32))
+    far = replace(
+        batch, tables=np.where(batch.tables < 2**30, batch.tables + HUGE, batch.tables).astype(np.int32)
+    )
     before = HUGE * batch.k[0].size
     try:
         # Of the large cache only the part from block HUGE on is there; the expected result is the near one's.
@@ -180,4 +191,7 @@ def _huge(rng: Random, launch: Any, decode: Any) -> None:
         told = f"Blocks from {HUGE:,} on, of {batch.k[0].size} numbers each"
         raise Wrong("32-bit-offset", f"{told}: {wrong.detail}") from None
     if not np.allclose(got, _attend(batch), rtol=1e-3, atol=1e-4):
-        raise Wrong("32-bit-offset", f"Blocks from {HUGE:,} on: the result differs from that of the same blocks from 0 on.")
+        raise Wrong(
+            "32-bit-offset",
+            f"Blocks from {HUGE:,} on: the result differs from that of the same blocks from 0 on.",
+        )

@@ -11,7 +11,9 @@ import numpy as np
 from coursekit.checks.answers import AnswerRaised
 from coursekit.checks.framework import Exercise, Wrong
 
-OUT_OF_BOUNDS = "An address lies outside of the array: compare each stride with the shape, the last axis first."
+OUT_OF_BOUNDS = (
+    "An address lies outside of the array: compare each stride with the shape, the last axis first."
+)
 SLOW = 3.0  # Triton's interpreter takes its time
 
 LOAD = Exercise(
@@ -19,8 +21,9 @@ LOAD = Exercise(
     answers=("launch", "load_block"),
     misconceptions={
         "logical-for-physical": "The logical block was read as if it were the physical one: look it up in the table.",
-        "block-as-token": "The block's id was used as a token's: block b begins BLOCK_SIZE tokens further on for each b.",
-        "wrong-stride": "A stride of the wrong axis: a stride is the product of all dimensions to the right of its own.",
+        "block-as-token": "The block's id was used as a token's: a block has BLOCK_SIZE tokens, so block b begins at "
+        "token b * BLOCK_SIZE.",
+        "wrong-stride": "A stride of the wrong axis: a stride is the product of all dimensions to its axis's right.",
         "kv-head-lost": "Always KV head 0 was read: kv_head has a stride, too.",
         "out-of-bounds": OUT_OF_BOUNDS,
         "other-numbers": "These are not the block's keys.",
@@ -29,7 +32,9 @@ LOAD = Exercise(
 )
 
 
-def run(launch: Any, kernel: Any, grid: tuple[int, ...], out: np.ndarray, *args: Any, **constants: Any) -> np.ndarray:
+def run(
+    launch: Any, kernel: Any, grid: tuple[int, ...], out: np.ndarray, *args: Any, **constants: Any
+) -> np.ndarray:
     """The kernel's result, written into a copy of `out`. An address outside becomes the misconception of this name."""
     result = out.copy()
     try:
@@ -61,7 +66,9 @@ def _right_offset(b: Any, s: Any, h: Any, d: Any, B: int, H: int, D: int) -> Any
 
 
 def _check_load(launch: Any, kernel: Any, table: list[int], head: int, B: int, H: int, D: int) -> None:
-    cache = np.arange(max(table) * B * H * D + 4 * B * H * D, dtype=np.float32)  # every number is its own offset
+    cache = np.arange(
+        max(table) * B * H * D + 4 * B * H * D, dtype=np.float32
+    )  # every number is its own offset
     tables = np.array(table, np.int32)
     out = np.full((len(table), B, D), -1, np.float32)
     sizes = {"KV_HEADS": H, "HEAD_DIM": D, "BLOCK_SIZE": B}
@@ -83,8 +90,8 @@ def _check_load(launch: Any, kernel: Any, table: list[int], head: int, B: int, H
     told = "nothing was written" if found == -1 else f"the number at offset {found:,.0f}"
     raise Wrong(
         [*explained, "other-numbers"][0],
-        f"table {table}, KV head {head} of {H}, cache [{len(cache) // (B * H * D)}, {B}, {H}, {D}]: logical block {block}, "
-        f"slot {slot}, number {d}: expected the number at offset {expected[block, slot, d]:,}, got: {told}.",
+        f"table {table}, KV head {head} of {H}, cache [{len(cache) // (B * H * D)}, {B}, {H}, {D}]: "
+        f"logical block {block}, slot {slot}, number {d}: expected the number at offset {expected[block, slot, d]:,}, got: {told}.",
     )
 
 
@@ -99,7 +106,9 @@ def _one_head(rng: Random, launch: Any, load_block: Any) -> None:
 def _several_heads(rng: Random, launch: Any, load_block: Any) -> None:
     _check_load(launch, load_block, [6, 1, 4], 1, B=4, H=3, D=16)
     heads = rng.choice([3, 5])
-    _check_load(launch, load_block, rng.sample(range(3, 12), 3), rng.randint(1, heads - 1), B=8, H=heads, D=16)
+    _check_load(
+        launch, load_block, rng.sample(range(3, 12), 3), rng.randint(1, heads - 1), B=8, H=heads, D=16
+    )
 
 
 MASK = Exercise(
@@ -110,8 +119,8 @@ MASK = Exercise(
         "no-mask": "Slots beyond the length were attended to: they hold what another sequence left there.",
         "length": "The length is off by one: slots 0 to lens - 1 exist.",
         "no-scale": "The scores were not multiplied by scale.",
-        "nan-leaks": "The NaN of an unused slot came through. A weight of 0 does not help: 0 times NaN is NaN. V must be "
-        "loaded with the mask itself, and so must K, unless tl.where replaces its scores.",
+        "nan-leaks": "The NaN of an unused slot came through. A weight of 0 does not help: 0 times NaN is NaN. V must "
+        "be loaded with the mask itself, and so must K, unless tl.where replaces its scores.",
         "out-of-bounds": OUT_OF_BOUNDS,
         "other-result": "This is not the attention to the filled slots.",
     },
@@ -119,7 +128,9 @@ MASK = Exercise(
 )
 
 
-def _attend(q: Any, k: Any, v: Any, length: int, scale: float, score_of_rest: float | None = None) -> np.ndarray:
+def _attend(
+    q: Any, k: Any, v: Any, length: int, scale: float, score_of_rest: float | None = None
+) -> np.ndarray:
     """One query over a block; the rest of the block left out, or scored with one number."""
     scores = scale * (k.astype(float) @ q)
     if score_of_rest is None:

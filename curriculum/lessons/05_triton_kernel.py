@@ -285,7 +285,8 @@ versions["2 block by block"] = prepare(by_block, (SEQS, HEADS), MASK_V=True)
 print("masked: equals the oracle:", close(run(versions["2 block by block"])))
 unmasked = run(prepare(by_block, (SEQS, HEADS), MASK_V=False))
 for name, n, rows in zip("ABC", batch.lens, unmasked, strict=True):
-    print(f"V not masked, {name} ({n} tokens, {-n % BLOCK:2} empty slots): NaN in the result: {np.isnan(rows).any()}")
+    told = f"{name} ({n} tokens, {-n % BLOCK:2} empty slots)"
+    print(f"V not masked, {told}: NaN in the result: {np.isnan(rows).any()}")
 
 # %% [markdown]
 # 0 × NaN is NaN. One slot of one block, which no token ever used, spoils every head of its sequence, and only sequences
@@ -383,7 +384,8 @@ for name in ("3 a group of heads", "4 four blocks a tile"):
     right = close(run(versions[name]))
     seen[name] = accesses([versions[name]])
     loads = count(seen[name], number_bytes=4)
-    print(f"{name:20}  equals the oracle: {right}; {loads.cache:,} bytes of K and V in {loads.steps} rounds at most")
+    told = f"{loads.cache:,} bytes of K and V in {loads.steps} rounds at most"
+    print(f"{name:20}  equals the oracle: {right}; {told}")
 
 # %% [markdown]
 # No: what is masked is not loaded. A tile may reach far beyond the end of a sequence, and costs only idle lanes.
@@ -542,7 +544,8 @@ from coursekit.explore import explore
 from coursekit.kernel_view import access_map, tokens_read
 
 used = [table[:n].tolist() for table, n in zip(batch.tables, batch.used, strict=True)]
-AXES = {"1": "seq, head", "2": "seq, head", "3": "seq, KV head", "4": "seq, KV head", "5": "seq, KV head, split"}
+BY_HEAD, BY_KV_HEAD = "sequence, head", "sequence, KV head"
+AXES = {"1": BY_HEAD, "2": BY_HEAD, "3": BY_KV_HEAD, "4": BY_KV_HEAD, "5": f"{BY_KV_HEAD}, split"}
 
 
 def draw_map(version):
@@ -556,7 +559,12 @@ draw_map("2 block by block").show()
 # And with a tile of query heads. Look at version 5, too, if a kernel is running: where are B's empty splits?
 
 # %%
-explore(draw_map, "a choice among the five versions", start={"version": "3 a group of heads"}, version=list(versions))
+explore(
+    draw_map,
+    "a choice among the five versions",
+    start={"version": "3 a group of heads"},
+    version=list(versions),
+)
 
 # %%
 for size in (8, 16, 32):
@@ -642,7 +650,7 @@ import coursekit
 
 recorded = json.loads((Path(coursekit.ROOT) / "bench/results/kernel_resources.json").read_text())
 rows = [row for row in recorded["kernels"] if row["shape"] == "Llama 3.1 8B fp16"]
-kernels = [name for name in ("decode_plain", "decode", "decode, split", "merge", "prefill")]
+kernels = ["decode_plain", "decode", "decode, split", "merge", "prefill"]
 print("registers a thread (spilled)  ", "".join(f"{name:>15}" for name in kernels))
 for target, device in (("sm_80", "A100"), ("sm_90", "H100"), ("gfx942", "MI300X")):
     of = {row["kernel"]: f"{row['registers']} ({row['spills']})" for row in rows if row["target"] == target}
@@ -664,7 +672,8 @@ from coursekit.kernel_view import roofline
 
 PEAK, BANDWIDTH = 989e12, 3350e9
 share = min(PEAK, 4 * BANDWIDTH) / PEAK
-print(f"ridge: {PEAK / BANDWIDTH:.0f} operations a byte; decode with a group of 4 can use {share:.1%} of the arithmetic")
+print(f"ridge: {PEAK / BANDWIDTH:.0f} operations a byte")
+print(f"decode with a group of 4 can use {share:.1%} of the arithmetic")
 points = {
     "decode, one query head a KV head": (1, None),
     "decode, 4 heads a KV head (published)": (4, 0.88),
@@ -782,11 +791,14 @@ one_block = f"{BACKEND}, one block"
 in_one = min(rows[one_block].milliseconds for rows in measured.values())
 for size, rows in measured.items():
     ms = rows[BACKEND].milliseconds
-    print(f"blocks of {size:2}: {ms:6.3f} ms a layer, {1e3 * ms / 16:6.1f} µs for each of 16 tokens, {ms / in_one:.2f} times")
+    told = f"{1e3 * ms / 16:6.1f} µs for each of 16 tokens, {ms / in_one:.2f} times"
+    print(f"blocks of {size:2}: {ms:6.3f} ms a layer, {told}")
 print(f"in one piece: {in_one:6.3f} ms a layer")
 curves = {
     "H100, FlashInfer, 32 × 4,096 (published)": {size: CONTIGUOUS / x for size, x in PUBLISHED.items()},
-    f"this machine, {BACKEND}, 16 × 600": {size: rows[BACKEND].milliseconds / in_one for size, rows in measured.items()},
+    f"this machine, {BACKEND}, 16 × 600": {
+        size: rows[BACKEND].milliseconds / in_one for size, rows in measured.items()
+    },
 }
 slowdown(curves, "Decode attention through a table").show()
 
@@ -836,10 +848,10 @@ def sectors(launch):
     return asked, fetched
 
 
-straight = Launch(by_group, (SEQS, KV_HEADS), tuple(map(torch.from_numpy, (
-    in_order.query, in_order.query, np.zeros_like(in_order.keys), in_order.values, in_order.tables, in_order.lens
-))) + (SCALE,), plain.constants)  # fmt: skip
-for name, launch in (("scattered blocks", versions["4 four blocks a tile"]), ("in order, no table", straight)):
+arrays = (in_order.query, in_order.query, in_order.keys, in_order.values, in_order.tables, in_order.lens)
+straight = Launch(by_group, (SEQS, KV_HEADS), (*map(torch.from_numpy, arrays), SCALE), plain.constants)
+both = {"scattered blocks": versions["4 four blocks a tile"], "in order, no table": straight}
+for name, launch in both.items():
     asked, fetched = sectors(launch)
     print(f"{name:20} asks for {asked:,} bytes, fetches {fetched:,}: {asked / fetched:.0%} used")
 print(f"H100, published: contiguous {CONTIGUOUS:.0%} of the bandwidth, blocks of 16 {PUBLISHED[16]:.0%}, "
@@ -866,7 +878,8 @@ for size in (1, 8, 32, 128):
     step = launches_ms + weights_ms + size * per_request_ms
     print(f"{size:5} {launches_ms:7.1f} ms {weights_ms:6.1f} ms {size * per_request_ms:14.1f} ms {step:6.1f} ms "
           f"{1e3 * size / step:8,.0f} {step / size:12.2f}")  # fmt: skip
-print(f"of a step with one request, its own keys and values take {per_request_ms / (launches_ms + weights_ms + per_request_ms):.1%}")
+alone = launches_ms + weights_ms + per_request_ms
+print(f"of a step with one request, its own keys and values take {per_request_ms / alone:.1%}")
 
 # %% [markdown]
 # Launches and the latency of memory are paid once for all requests of the batch, and so are the weights. (CUDA graphs
@@ -892,7 +905,8 @@ for size in (1, 4, 16, 64):
 # > one of them once?
 
 # %%
-DEVICES = {"A100 80 GB": (80, 2039), "H100 80 GB": (80, 3350), "H200 141 GB": (141, 4800)}  # GB, GB/s: published
+# Published: GB of memory, GB/s.
+DEVICES = {"A100 80 GB": (80, 2039), "H100 80 GB": (80, 3350), "H200 141 GB": (141, 4800)}
 print("Llama 3.1 8B      blocks of 16   tokens held   a step that reads all of them")
 for name, (gigabytes, gb_per_s) in DEVICES.items():
     budget = 0.9 * gigabytes * 1e9 - model.weight_bytes
@@ -931,7 +945,8 @@ blocks = torch.tensor([131_071, 131_072, 200_000], dtype=torch.int32, device=DEV
 offsets = torch.zeros(3, 2, dtype=torch.int64, device=DEVICE)
 offset_of[(3,)](offsets, blocks, NUMBERS=16 * 8 * 128)
 for block, (narrow, wide) in zip(blocks.tolist(), offsets.tolist(), strict=True):
-    print(f"block {block:7,}: 32 bits {narrow:14,}   64 bits {wide:13,}   {'' if narrow == wide else 'wrong'}")
+    told = "the same" if narrow == wide else "wrong"
+    print(f"block {block:7,}: 32 bits {narrow:14,}   64 bits {wide:13,}   {told}")
 print(f"that is a pool of {131_072 * 16_384 * 2 / 1e9:.1f} GB for the keys of one layer, "
       f"or {131_072 // model.num_layers:,} blocks if all layers lie in one array, block by block")  # fmt: skip
 
@@ -955,9 +970,10 @@ row = torch.zeros(32, device=DEVICE)
 first_block = int(batch.tables[0, 0])
 one_row[(1,)](row, k[first_block], D=32)
 neighbour = batch.keys[first_block, 0, 1, :8]
-print("the 8 numbers behind KV head 0 are KV head 1's:", bool(np.array_equal(row[24:].cpu().numpy(), neighbour)))
-print("idle lanes:", ", ".join(f"{dim} → {1 << (dim - 1).bit_length()}: {1 - dim / (1 << (dim - 1).bit_length()):.0%}"
-                              for dim in (24, 64, 80, 96, 128)))  # fmt: skip
+same = bool(np.array_equal(row[24:].cpu().numpy(), neighbour))
+print("the 8 numbers behind KV head 0 are KV head 1's:", same)
+padded = {dim: 1 << (dim - 1).bit_length() for dim in (24, 64, 80, 96, 128)}
+print("idle lanes:", ", ".join(f"{dim} → {tile}: {1 - dim / tile:.0%}" for dim, tile in padded.items()))
 
 # %% [markdown]
 # The neighbour's. With zeros in the padding of q they would add 0 to the score, unless one of them is a NaN; in the *store*
@@ -999,7 +1015,9 @@ else:
 
 # %% tags=["nbval-ignore-output"]
 if HAS_TRITON:
-    print(f"bf16 as it is, on {where}: {product_of_ones(upcast=False):,.0f}; 16 × 0x3F80² = {16 * 0x3F80**2:,}")
+    print(
+        f"bf16 as it is, on {where}: {product_of_ones(upcast=False):,.0f}; 16 × 0x3F80² = {16 * 0x3F80**2:,}"
+    )
 
 # %% [markdown]
 # It multiplies the integers. On a GPU the answer is 16. The library converts tiles to float32 first when it is

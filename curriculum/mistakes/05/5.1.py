@@ -69,7 +69,9 @@ def load_block(
     block = tl.load(table_ptr + logical)
     slot = tl.arange(0, BLOCK_SIZE)[:, None]
     d = tl.arange(0, HEAD_DIM)[None, :]
-    keys = tl.load(cache_ptr + ((block * KV_HEADS + kv_head) * BLOCK_SIZE + slot) * HEAD_DIM + d)  # as if heads came before slots
+    keys = tl.load(
+        cache_ptr + ((block * KV_HEADS + kv_head) * BLOCK_SIZE + slot) * HEAD_DIM + d
+    )  # as if heads came before slots
     tl.store(out_ptr + (logical * BLOCK_SIZE + slot) * HEAD_DIM + d, keys)
 
 
@@ -88,7 +90,9 @@ def load_block(
     block = tl.load(table_ptr + logical)
     slot = tl.arange(0, BLOCK_SIZE)[:, None]
     d = tl.arange(0, HEAD_DIM)[None, :]
-    keys = tl.load(cache_ptr + (block * BLOCK_SIZE + slot + kv_head) * HEAD_DIM + d)  # the other heads are not stepped over
+    keys = tl.load(
+        cache_ptr + (block * BLOCK_SIZE + slot + kv_head) * HEAD_DIM + d
+    )  # the other heads are not stepped over
     tl.store(out_ptr + (logical * BLOCK_SIZE + slot) * HEAD_DIM + d, keys)
 
 
@@ -126,7 +130,9 @@ def load_block(
     block = tl.load(table_ptr + logical)
     slot = tl.arange(0, BLOCK_SIZE)[:, None]
     d = tl.arange(0, HEAD_DIM)[None, :]
-    keys = tl.load(cache_ptr + block * BLOCK_SIZE * KV_HEADS * HEAD_DIM * BLOCK_SIZE + slot * KV_HEADS * HEAD_DIM + d)
+    keys = tl.load(
+        cache_ptr + block * BLOCK_SIZE * KV_HEADS * HEAD_DIM * BLOCK_SIZE + slot * KV_HEADS * HEAD_DIM + d
+    )
     tl.store(out_ptr + (logical * BLOCK_SIZE + slot) * HEAD_DIM + d, keys)
 
 
@@ -163,7 +169,9 @@ def load_block(
     logical = tl.program_id(0)
     block = tl.load(table_ptr + logical)
     d = tl.arange(0, HEAD_DIM)
-    keys = tl.load(cache_ptr + (block * BLOCK_SIZE * KV_HEADS + kv_head) * HEAD_DIM + d)  # the first slot only
+    keys = tl.load(
+        cache_ptr + (block * BLOCK_SIZE * KV_HEADS + kv_head) * HEAD_DIM + d
+    )  # the first slot only
     tl.store(out_ptr + logical * BLOCK_SIZE * HEAD_DIM + d, keys)
 
 
@@ -194,7 +202,9 @@ def load_block(
 
 # %% right="with strides, in 64 bits, and other names"
 @triton.jit
-def load_block(result, keys, blocks, head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+def load_block(
+    result, keys, blocks, head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr
+):
     i = tl.program_id(axis=0)
     token_stride = KV_HEADS * HEAD_DIM
     block_stride = BLOCK_SIZE * token_stride

@@ -813,7 +813,12 @@ def decode(
     for i in range(num_blocks):
         block = tl.load(tables_ptr + seq * MAX_BLOCKS + i).to(tl.int64)
         exists = (slot < BLOCK_SIZE) & (i * BLOCK_SIZE + slot < seq_len)
-        at = block * (BLOCK_SIZE * KV_HEADS * HEAD_DIM) + start + slot[:, None] * (KV_HEADS * HEAD_DIM) + d[None, :]
+        at = (
+            block * (BLOCK_SIZE * KV_HEADS * HEAD_DIM)
+            + start
+            + slot[:, None] * (KV_HEADS * HEAD_DIM)
+            + d[None, :]
+        )
         k = tl.load(k_ptr + at, mask=exists[:, None] & (d < HEAD_DIM)[None, :], other=0.0)
         scores = tl.where(exists, tl.sum(k * q[None, :], axis=1) * scale, -float("inf"))
         top = tl.maximum(top, tl.max(scores, axis=0))
@@ -822,7 +827,12 @@ def decode(
     for i in range(num_blocks):
         block = tl.load(tables_ptr + seq * MAX_BLOCKS + i).to(tl.int64)
         exists = (slot < BLOCK_SIZE) & (i * BLOCK_SIZE + slot < seq_len)
-        at = block * (BLOCK_SIZE * KV_HEADS * HEAD_DIM) + start + slot[:, None] * (KV_HEADS * HEAD_DIM) + d[None, :]
+        at = (
+            block * (BLOCK_SIZE * KV_HEADS * HEAD_DIM)
+            + start
+            + slot[:, None] * (KV_HEADS * HEAD_DIM)
+            + d[None, :]
+        )
         mask = exists[:, None] & (d < HEAD_DIM)[None, :]
         k = tl.load(k_ptr + at, mask=mask, other=0.0)
         v = tl.load(v_ptr + at, mask=mask, other=0.0)
@@ -835,7 +845,17 @@ def decode(
 
 # %% right="a helper kernel, and a loop over the whole table"
 @triton.jit
-def rows_of(base_ptr, block, slot, kv_head, mask, d, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SIZE: tl.constexpr):
+def rows_of(
+    base_ptr,
+    block,
+    slot,
+    kv_head,
+    mask,
+    d,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    SIZE: tl.constexpr,
+):
     row = (block * SIZE + slot) * KV_HEADS + kv_head
     return tl.load(base_ptr + row[:, None] * HEAD_DIM + d[None, :], mask=mask, other=0.0)
 

@@ -78,11 +78,12 @@ import math
 def merge(out_a, lse_a, out_b, lse_b):
     out, lse = np.zeros(out_a.shape), np.full(len(lse_a), -np.inf)
     for h in range(len(lse_a)):
-        parts = [(o[h], float(l[h])) for o, l in ((out_a, lse_a), (out_b, lse_b)) if l[h] != -np.inf]
+        both = [(out_a[h], float(lse_a[h])), (out_b[h], float(lse_b[h]))]
+        parts = [(result, log_sum) for result, log_sum in both if log_sum != -np.inf]
         if parts:
-            top = max(l for _, l in parts)
-            total = sum(math.exp(l - top) for _, l in parts)
-            out[h] = sum(math.exp(l - top) / total * o for o, l in parts)
+            top = max(log_sum for _, log_sum in parts)
+            total = sum(math.exp(log_sum - top) for _, log_sum in parts)
+            out[h] = sum(math.exp(log_sum - top) / total * result for result, log_sum in parts)
             lse[h] = top + math.log(total)
     return [out, lse]
 
@@ -95,4 +96,6 @@ def merge(out_a, lse_a, out_b, lse_b):
     weights = np.exp(lse - np.where(top == -np.inf, 0, top))
     total = weights.sum(axis=0)
     with np.errstate(divide="ignore"):
-        return (weights[:, :, None] * parts).sum(axis=0) / np.maximum(total, 1e-300)[:, None], top + np.log(np.where(total > 0, total, 1))
+        return (weights[:, :, None] * parts).sum(axis=0) / np.maximum(total, 1e-300)[:, None], top + np.log(
+            np.where(total > 0, total, 1)
+        )
