@@ -24,7 +24,7 @@ DECODE = Exercise(
         "divides-early": "The accumulator is divided in every block: divide once, after the last.",
         "nan-leaks": "A NaN of an unused slot came through: 0 times NaN is NaN, so V must be loaded with the mask.",
         "overflow": "Large scores overflow: subtract the running maximum before exp.",
-        "32-bit-offset": "An offset of more than 31 bits wrapped around: convert the block's id with .to(tl.int64) before "
+        "32-bit-offset": "An offset beyond 31 bits wrapped around: convert the block's id with .to(tl.int64) before "
         "it is multiplied.",
         "out-of-bounds": OUT_OF_BOUNDS + " A masked element is not read at all.",
         "other-attention": "This is not the attention of the query to its sequence.",

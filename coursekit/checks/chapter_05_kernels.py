@@ -91,7 +91,8 @@ def _check_load(launch: Any, kernel: Any, table: list[int], head: int, B: int, H
     raise Wrong(
         [*explained, "other-numbers"][0],
         f"table {table}, KV head {head} of {H}, cache [{len(cache) // (B * H * D)}, {B}, {H}, {D}]: "
-        f"logical block {block}, slot {slot}, number {d}: expected the number at offset {expected[block, slot, d]:,}, got: {told}.",
+        f"logical block {block}, slot {slot}, number {d}: "
+        f"expected the number at offset {expected[block, slot, d]:,}, got: {told}.",
     )
 
 
