@@ -91,7 +91,7 @@ def library_reads(query: Any, key_cache: Any, value_cache: Any, block_tables: An
     """Bytes that the library's decode loads from the caches (NumPy arrays). It needs the interpreter: see `call`."""
     import torch
 
-    from paged_ref import paged_attention
+    from paged_ref.attention import paged_attention
     from paged_ref.attention.traffic import bytes_read
 
     tensors = [torch.from_numpy(x) for x in (query, key_cache, value_cache, block_tables, seq_lens)]
@@ -133,7 +133,9 @@ def _resources(
 ) -> list[Compiled]:
     aligned = {arg for arg, kind in types.items() if kind.startswith("*")}
     constants = dict(constants)
-    options = {key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants}
+    options: dict[str, int] = {
+        key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants
+    }
     return [
         replace(
             compile_function(_kernel(source, function), constants, types, aligned, target, options),

@@ -28,13 +28,16 @@ try:
 
     HAS_TRITON = True
 except ImportError:
-    from coursekit.numpy_triton import tl, triton  # type: ignore[assignment]
+    from coursekit.numpy_triton import tl, triton
 
     HAS_TRITON = False
 
 APART = (
     1 << 24
 )  # bytes from one argument to the next: addresses that are this much wrong are still told apart
+
+
+__all__ = ["HAS_TRITON", "Access", "accesses", "is_interpreted", "launch", "tl", "triton"]
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ def slowdown(curves: Mapping[str, Mapping[int, float]], title: str) -> Picture:
     axes.set_xlabel("block size, tokens")
     axes.set_ylabel("time, over contiguous")
     axes.set_title(title)
-    axes.legend(loc="upper right", fontsize=9.5)
+    fig.legend(loc="outside lower center", ncols=len(curves), fontsize=9.5)
     said = "; ".join(
         f"{name}: " + ", ".join(f"{size} → {ratio:.2f}" for size, ratio in curve.items())
         for name, curve in curves.items()

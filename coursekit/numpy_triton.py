@@ -33,7 +33,7 @@ class Tile(np.ndarray):
 
     def to(self, dtype: Any) -> Tile:
         """The same numbers in another type."""
-        return self.astype(dtype)
+        return _tile(self.astype(dtype))
 
 
 class Pointer:

@@ -49,7 +49,7 @@ def _merged(a: Part, b: Part) -> Part:
     ]
     total = weights[0] + weights[1]
     with np.errstate(divide="ignore"):
-        return sum(parts) / np.where(total > 0, total, 1.0)[:, None], shift + np.log(total)  # type: ignore[operator]
+        return sum(parts) / np.where(total > 0, total, 1.0)[:, None], shift + np.log(total)
 
 
 def _by(weigh: Callable[[np.ndarray], np.ndarray]) -> Callable[[Part, Part], np.ndarray]:

@@ -73,7 +73,7 @@ def _check_load(launch: Any, kernel: Any, table: list[int], head: int, B: int, H
     out = np.full((len(table), B, D), -1, np.float32)
     sizes = {"KV_HEADS": H, "HEAD_DIM": D, "BLOCK_SIZE": B}
     got = run(launch, kernel, (len(table),), out, cache.reshape(-1, B, H, D), tables, head, **sizes)
-    axes = np.ix_(tables, range(B), range(D))
+    axes = np.ix_(tables, np.arange(B), np.arange(D))
 
     def read(rule: Offset, blocks: Any = None) -> Any:
         return rule(axes[0] if blocks is None else blocks, axes[1], head, axes[2], B, H, D)

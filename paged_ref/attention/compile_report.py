@@ -105,7 +105,9 @@ def compile_kernel(name: str, shape: Shape, target: str, module: Any = None) -> 
             "Triton's interpreter is on in this process: compile in another, with TRITON_INTERPRET=0"
         )
     function_name, constants = launches(shape, target)[name]
-    options = {key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants}
+    options: dict[str, int] = {
+        key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants
+    }
     function = getattr(module or triton_kernels, function_name)
     types = {arg: _type_of(arg, shape.dtype) for arg in function.arg_names if arg not in constants}
     aligned = {arg for arg in types if _is_aligned(arg)}

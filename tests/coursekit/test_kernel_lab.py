@@ -273,3 +273,40 @@ def test_the_stand_in_s_integers_wrap_as_triton_s() -> None:
 def test_triton_is_found_if_it_is_installed() -> None:
     installed = importlib.util.find_spec("triton") is not None
     assert installed == kernel_lab.HAS_TRITON
+
+
+LESSON_WITHOUT_TRITON = """
+import contextlib, io, linecache, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "triton":
+            raise ImportError("no Triton here")
+
+sys.meta_path.insert(0, Blocked())
+from coursekit import ROOT, lesson, show
+from coursekit.source import is_ignored, read_notebook, tags
+
+show.display = lesson.display = lambda *args, **named: None
+notebook = read_notebook(ROOT / "notebooks/05_triton_kernel.ipynb")
+names, same, needing = {"__name__": "__main__"}, 0, 0
+for number, cell in enumerate(notebook.cells):
+    if cell.cell_type != "code" or is_ignored(cell) or "raises-exception" in tags(cell):
+        continue
+    file = f"<cell {number}>"
+    linecache.cache[file] = (len(cell.source), None, cell.source.splitlines(keepends=True), file)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(cell.source, file, "exec"), names)
+    stored = "".join(o.text for o in cell.outputs if o.output_type == "stream")
+    if "HAS_TRITON:" in cell.source:
+        needing += 1
+    else:
+        assert printed.getvalue() == stored, (cell.source, printed.getvalue(), stored)
+        same += bool(stored)
+print(same > 20, needing)
+"""
+
+
+def test_without_triton_the_lesson_says_the_same() -> None:
+    """Every compared cell, but those that say that they need Triton."""
+    assert run_python(LESSON_WITHOUT_TRITON) == "True 6"
