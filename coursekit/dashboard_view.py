@@ -84,7 +84,9 @@ def latency_plot(timelines: Mapping[str, Timeline], requests: Sequence[int], tit
             colour = (BLUE, VERMILION, GREEN)[place % 3]
             axes.plot(times, gaps, "os^"[place % 3], color=colour, markersize=4, label=name_of(request))
             worst = max(worst, *gaps)
-            said.append(f"{name}, {name_of(request)}: median {_middle(gaps):.0f} ms, longest {max(gaps):.0f} ms")
+            said.append(
+                f"{name}, {name_of(request)}: median {_middle(gaps):.0f} ms, longest {max(gaps):.0f} ms"
+            )
         axes.set_title(name)
         axes.set_xlabel("seconds")
         axes.grid(axis="y", color=FAINT)
@@ -97,7 +99,9 @@ def latency_plot(timelines: Mapping[str, Timeline], requests: Sequence[int], tit
     return Picture(fig, f"A curve of gaps for each request. {'; '.join(said)}.", f"{'; '.join(said)}.")
 
 
-def break_even(name: str, cost: CostModel, link: float, lengths: Sequence[int], block_size: int = 16) -> Picture:
+def break_even(
+    name: str, cost: CostModel, link: float, lengths: Sequence[int], block_size: int = 16
+) -> Picture:
     """Seconds to swap a sequence out and in again, and to compute it again, against its length.
 
     Args:

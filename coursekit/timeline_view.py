@@ -218,8 +218,7 @@ class Timeline:
     def _summary(self) -> str:
         preempted = ", ".join(f"{name_of(request)} in step {step}" for step, request in self.preemptions)
         return (
-            f"{len(self.requests)} requests in {len(self.moments)} steps; "
-            f"preempted: {preempted or 'nobody'}"
+            f"{len(self.requests)} requests in {len(self.moments)} steps; preempted: {preempted or 'nobody'}"
         )
 
     def _alt(self) -> str:
@@ -251,4 +250,6 @@ def _draw_box(axes: Axes, column: int, row: int, box: Box, small: bool) -> None:
     if text:
         size = (7.5 if len(text) < 3 else 6.5) if small else (9 if len(text) < 3 else 8)
         ground = {"boxstyle": "round,pad=0.08", "facecolor": PANEL, "edgecolor": "none", "alpha": 0.85}
-        axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=size, bbox=ground, zorder=5)
+        axes.text(
+            column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=size, bbox=ground, zorder=5
+        )
