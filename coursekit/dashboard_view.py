@@ -7,6 +7,7 @@ What must hold: the words name the figures that the picture shows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import StrMethodFormatter
@@ -119,13 +120,14 @@ def break_even(
     axes.set_title(f"{name}: which is cheaper?")
     axes.legend(loc="upper left")
     cheaper = ["swap" if s < a else "recompute" for s, a in zip(swap, again, strict=True)]
-    changes = [n for n, before, now in zip(lengths[1:], cheaper, cheaper[1:], strict=False) if before != now]
+    changes = [n for n, (before, now) in zip(lengths[1:], pairwise(cheaper), strict=True) if before != now]
     where = f"changes at about {changes[0]:,} tokens" if changes else "is the same at every length"
     return Picture(
         fig,
-        f"Two curves against {lengths[0]:,} to {lengths[-1]:,} tokens. Swap rises from {swap[0]:.1f} to {swap[-1]:.1f} ms, "
-        f"computing again from {again[0]:.1f} to {again[-1]:.1f} ms.",
-        f"{name} over a link of {link / 1e9:g} GB/s: the cheaper one at {lengths[-1]:,} tokens is {cheaper[-1]}; it {where}.",
+        f"Two curves against {lengths[0]:,} to {lengths[-1]:,} tokens. Swap rises from {swap[0]:.1f} to "
+        f"{swap[-1]:.1f} ms, computing again from {again[0]:.1f} to {again[-1]:.1f} ms.",
+        f"{name} over a link of {link / 1e9:g} GB/s: the cheaper one at {lengths[-1]:,} tokens is {cheaper[-1]}; "
+        f"it {where}.",
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -124,7 +125,7 @@ class Timeline:
     def gaps(self, request: int) -> list[float]:
         """Seconds between each token of a request and its next: the inter-token latency."""
         times = self.tokens[request]
-        return [after - before for before, after in zip(times, times[1:], strict=False)]
+        return [after - before for before, after in pairwise(times)]
 
     def words(self, step: int) -> str:
         """One step, counted from 1, in a sentence."""

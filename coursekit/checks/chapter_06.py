@@ -142,7 +142,7 @@ def _names(rng: Random) -> list[str]:
 
 @STEP.part("decodes first, then prefills under way", points=3)
 def _running_only(rng: Random, schedule: Any) -> None:
-    a, b, c, d, *_ = _names(rng)
+    a, b, c, *_ = _names(rng)
     cases: list[_Case] = [
         ([_request(a, 20, 4, 4), _request(b, 9, 8, 4), _request(c, 12, 0, 4)], [], 5, 100, 4, 8),
         ([_request(a, 20, 4, 4), _request(b, 9, 8, 4), _request(c, 30, 10, 4)], [], 5, 12, 4, 8),
@@ -165,7 +165,7 @@ def _random_running(rng: Random, name: str, size: int, decode: bool = False) -> 
 
 @STEP.part("a waiting request starts", points=3)
 def _admission(rng: Random, schedule: Any) -> None:
-    a, b, c, d, *_ = _names(rng)
+    a, b, c, *_ = _names(rng)
     full, roomy = _request(a, 9, 8, 4), _request(b, 8, 7, 4)
     cases: list[_Case] = [
         ([roomy], [_waiting(c, 8)], 3, 100, 4, 8),  # two blocks and one more: exactly
@@ -190,7 +190,7 @@ def _admission(rng: Random, schedule: Any) -> None:
 
 @STEP.part("several wait, and nobody overtakes", points=4)
 def _queue(rng: Random, schedule: Any) -> None:
-    a, b, c, d, e, *_ = _names(rng)
+    a, b, c, d, *_ = _names(rng)
     one = _request(a, 8, 7, 4)
     cases: list[_Case] = [
         ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 20, 100, 4, 8),

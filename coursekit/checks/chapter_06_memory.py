@@ -121,7 +121,8 @@ def _run(Server: Any, num_blocks: int, size: int, jobs: list[tuple[str, list[int
         server.step()
         got = _Got(server)
         if key := _explain(expected, got, before, lengths):
-            right = f"running {expected.running}, waiting {expected.waiting}, preempted {expected.preempted or 'nobody'}"
+            lost = expected.preempted or "nobody"
+            right = f"running {expected.running}, waiting {expected.waiting}, preempted {lost}"
             raise Wrong(
                 key,
                 f"{num_blocks} blocks of {size}; requests (prompt + new) {who}; after step {number}: expected {right}; "
@@ -219,8 +220,8 @@ SWAP = Exercise(
     answers=("swap_out", "swap_in", "Memory"),
     misconceptions={
         "bad-ids": "The blocks that are returned must be taken from the free ones of the memory that they are in.",
-        "no-op": "Nothing was copied: with a list as index, data[:, blocks] is a new array, and what is copied *into* it "
-        "is lost. Assign to it instead.",
+        "no-op": "Nothing was copied: with a list as index, data[:, blocks] is a new array, and what is copied *into* "
+        "it is lost. Assign to it instead.",
         "freed-first": "The blocks were freed before they were copied: their next owner had written into them already.",
         "one-layer": "Only the first layer was copied: a block has keys and values in every layer.",
         "order": "The blocks are in another order: the first one returned must hold what the first one given held.",

@@ -138,8 +138,8 @@ for scheduler_class, batching in ((StaticScheduler, "static"), (Scheduler, "cont
 
 # %% [markdown]
 # Four different servers. Continuous batching fills the places that there are; paging makes more places. Orca had the
-# first without the second. Each helps alone, and together they help more: places that stay empty are worth nothing, and
-# neither is a queue without places.
+# first without the second. Each helps alone, and together they help more: places that stay empty are worth nothing,
+# and neither is a queue without places.
 #
 # Why do a few more sequences in a batch bring so much? Because a decode step reads all weights, for one sequence as
 # for thirty. Chapter 5 draws that roof.
@@ -245,8 +245,8 @@ except NeverFits as error:
 
 # %% [markdown]
 # The watermark is one block, so as many as are free, less one, may be taken: enough for (a), one too few for (b). (c)
-# would at its end need more blocks than there are. It is refused when it comes, not when it has reached the head of the
-# queue, where everybody behind it would wait for ever.
+# would at its end need more blocks than there are. It is refused when it comes, not when it has reached the head of
+# the queue, where everybody behind it would wait for ever.
 #
 # ### What does the watermark buy?
 #
@@ -271,10 +271,10 @@ for watermark in (0.0, 0.01, 0.02, 0.05, 0.1, 0.2):
 
 # %% [markdown]
 # (ITL is the inter-token latency, the gap between one token and the next; TTFT is the time to the first token; p99 is
-# what 99 of 100 do not exceed.) The third column is a published measurement of one engine, with another model, another
-# GPU and another load; there, 5 % brought the ITL's p99 from 40.6 to 17.7 ms. The numbers cannot be compared; the shape
-# can: the first few per cent remove most preemptions. Beyond, the reserve costs more than it saves: requests wait at the
-# door for memory that nobody may use.
+# what 99 of 100 do not exceed.) The third column is a published measurement of one engine, with another model,
+# another GPU and another load; there, 5 % brought the ITL's p99 from 40.6 to 17.7 ms. The numbers cannot be compared;
+# the shape can: the first few per cent remove most preemptions. Beyond, the reserve costs more than it saves:
+# requests wait at the door for memory that nobody may use.
 #
 # ## 5 A long prompt must not stop the others
 #
@@ -305,8 +305,8 @@ latency_plot(two, [0], "A decodes while a prompt of 8,000 tokens arrives").show(
 
 # %% [markdown]
 # The stall shrinks with the budget, and the newcomer pays: its prompt takes more steps, and each reads all weights
-# again. Where the arithmetic of a chunk takes about as long as the reading of the weights, both are nearly free, because
-# the decodes that ride along only read, and the chunk mostly computes.
+# again. Where the arithmetic of a chunk takes about as long as the reading of the weights, both are nearly free,
+# because the decodes that ride along only read, and the chunk mostly computes.
 #
 # ## 6 The pool is dry: who gives way?
 #
@@ -340,8 +340,8 @@ tight.explore(start=7, title="The same requests, a pool of 9 blocks")
 #
 # ### With a real model
 #
-# Tokens must come out right, too. SmolLM2 answers five prompts, first in a pool with room for all, then in a tight one,
-# preempting by recompute and by swap. In float32 and on the CPU, so that rounding does not decide.
+# Tokens must come out right, too. SmolLM2 answers five prompts, first in a pool with room for all, then in a tight
+# one, preempting by recompute and by swap. In float32 and on the CPU, so that rounding does not decide.
 #
 # > **Predict.** Do the three runs give the same tokens? Which of the two tight ones computes more?
 
@@ -388,8 +388,8 @@ for name, llm in (("with room", with_room), ("recompute", recomputing), ("swap",
           f"{m.swapped_out_blocks} blocks out and {m.swapped_in_blocks} in, {llm.pool.num_used} held now")  # fmt: skip
 
 # %% [markdown]
-# The same tokens, three times. Preemption changes *when* a token is computed and never which. The tight pool needs more
-# steps, because fewer requests run at once; recompute pays with tokens, swap with copied blocks.
+# The same tokens, three times. Preemption changes *when* a token is computed and never which. The tight pool needs
+# more steps, because fewer requests run at once; recompute pays with tokens, swap with copied blocks.
 
 # %%
 swap_line.picture(title="SmolLM2, 14 blocks of 4, preempting by swap").show()
@@ -446,8 +446,8 @@ latency_plot({"recompute": recompute_line, "swap": swap_line}, [0, 3], "SmolLM2 
 # - swap: the blocks' bytes, over the link to the host, **twice**: out and in again;
 # - recompute: two operations for each parameter and token, as any prefill.
 #
-# > **Predict.** With a link of 25 GB/s (PCIe 4.0, as it is reached with large copies) and an A100: which is cheaper for
-# > OPT-13B? And how slow must the link be until the other one is?
+# > **Predict.** With a link of 25 GB/s (PCIe 4.0, as it is reached with large copies) and an A100: which is cheaper
+# > for OPT-13B? And how slow must the link be until the other one is?
 
 # %%
 print("                        a token's keys   out and in   compute again   break-even link, one device")
@@ -521,9 +521,9 @@ for name, link, options in (
 #
 # ### Broken: two requests preempt each other for ever
 #
-# A scheduler with two ideas that sound fair. *Partial admission*: a request starts as soon as its first chunk fits, why
-# wait for all of it? And *the one that has run longest gives way*: it has had its share. Two requests need 8 blocks
-# each, the pool has 8, a chunk is 2 blocks.
+# A scheduler with two ideas that sound fair. *Partial admission*: a request starts as soon as its first chunk fits,
+# why wait for all of it? And *the one that has run longest gives way*: it has had its share. Two requests need 8
+# blocks each, the pool has 8, a chunk is 2 blocks.
 #
 # > **Predict.** Each idea alone, and both together: after how many steps are the two requests done?
 
@@ -605,7 +605,9 @@ def progress(seed):
 
 
 steps, preemptions = np.sum([progress(seed) for seed in range(100)], axis=0)
-print(f"800 requests, {steps:,} steps, {preemptions:,} preemptions; every step moved the oldest one forward: True")
+print(
+    f"800 requests, {steps:,} steps, {preemptions:,} preemptions; every step moved the oldest one forward: True"
+)
 
 # %% [markdown]
 # ### Broken: a swap that copies nothing
@@ -623,7 +625,11 @@ first, second, third = (np.full((6, 4), -1.0) for _ in range(3))
 first[HOST] = device[OUT]
 second[HOST][:] = device[OUT]
 np.copyto(third[HOST], device[OUT])
-for name, host in (("host[ids] = …", first), ("host[ids][:] = …", second), ("np.copyto(host[ids], …)", third)):
+for name, host in (
+    ("host[ids] = …", first),
+    ("host[ids][:] = …", second),
+    ("np.copyto(host[ids], …)", third),
+):
     print(f"{name:24} host now: {host[:, 0].astype(int)}")
 
 # %% [markdown]
@@ -742,8 +748,8 @@ for rate in (1.0, 2.0, 2.5, 3.0, 4.0):
           f"{now['ttft_p99']:6.2f} s")  # fmt: skip
 
 # %% [markdown]
-# The median hides it: most tokens come as fast as ever. An average would hide it, too. Full blocks alone are no alarm: a
-# server that works well has a full pool. *Full, with preemptions that go on rising* is one.
+# The median hides it: most tokens come as fast as ever. An average would hide it, too. Full blocks alone are no
+# alarm: a server that works well has a full pool. *Full, with preemptions that go on rising* is one.
 #
 # A monitoring system reads the numbers as text, in Prometheus' format, under vLLM's names where vLLM has them:
 
@@ -755,8 +761,8 @@ print("\n".join(line for line in text.splitlines() if line.startswith(wanted)))
 print("lines in all:", len(text.splitlines()))
 
 # %% [markdown]
-# Two more signals are often asked for: how long an allocation takes, and how many blocks the prefix cache finds. Here is
-# a load whose prompts all begin with the same 200 tokens, on a pool that times itself.
+# Two more signals are often asked for: how long an allocation takes, and how many blocks the prefix cache finds. Here
+# is a load whose prompts all begin with the same 200 tokens, on a pool that times itself.
 
 # %%
 from paged_ref.metrics import TimedBlockPool
@@ -802,18 +808,22 @@ shape = llama.shape
 activations = 8192 * (2 * 14_336 + 4 * 4096) * 2 + 256 * 128_256 * (2 + 4)
 print("fraction   blocks   tokens    conversations of 500 tokens")
 for fraction in (0.3, 0.5, 0.8, 0.9, 0.95):
-    budget = Budget(80 * 10**9, fraction, int(llama.weight_bytes), activations, 0, shape.kv_bytes_per_block(16))
-    print(f"{fraction:8}   {budget.num_blocks:6,}   {budget.num_blocks * 16:7,}   {budget.num_blocks // 32:7,}")
+    budget = Budget(
+        80 * 10**9, fraction, int(llama.weight_bytes), activations, 0, shape.kv_bytes_per_block(16)
+    )
+    print(
+        f"{fraction:8}   {budget.num_blocks:6,}   {budget.num_blocks * 16:7,}   {budget.num_blocks // 32:7,}"
+    )
 print(budget)
 
 # %% [markdown]
-# More than in proportion, because the weights stay the same: all of the additional memory becomes blocks. That is why a
-# low fraction costs so much, and why the last points are tempting. (They are also the last reserve against an
+# More than in proportion, because the weights stay the same: all of the additional memory becomes blocks. That is why
+# a low fraction costs so much, and why the last points are tempting. (They are also the last reserve against an
 # out-of-memory error, if the estimate of the activations was too low.)
 #
 # Now the engine. We predict its number by hand, start it, and read. On a CPU the free memory differs from minute to
-# minute, so we tell the engine that exactly 1 GiB is free; a CPU engine has its weights loaded already, so they are not
-# in its sum.
+# minute, so we tell the engine that exactly 1 GiB is free; a CPU engine has its weights loaded already, so they are
+# not in its sum.
 #
 # > **Predict.** `memory_fraction` 0.5, 512 tokens a step, 16 sequences. SmolLM2 has 30 layers, 3 KV heads of size 64,
 # > and 49,152 tokens in its vocabulary; float32. How many blocks of 16 tokens, roughly?
@@ -868,15 +878,15 @@ for size, memory in ((2048, "2,048 each"), (16, "blocks of 16")):
           f"{(held - empty) / SLOTS:18.0%}   {len(scheduler.waiting):7}")  # fmt: skip
 
 # %% [markdown]
-# The gauge says nearly the same, before and after. "Allocated" counts what is promised. The mend is not on the gauge but
-# beside it: the empty slots a user, which the library exports as `paged_ref:wasted_slots`. A server that pages well has
-# a *full* pool with hardly an empty slot.
+# The gauge says nearly the same, before and after. "Allocated" counts what is promised. The mend is not on the gauge
+# but beside it: the empty slots a user, which the library exports as `paged_ref:wasted_slots`. A server that pages
+# well has a *full* pool with hardly an empty slot.
 #
 # ## 13 What you have now
 #
-# A batch that changes with every step; three answers at the door, and a reserve behind it; prompts in pieces; a rule for
-# who gives way, two ways to do it, and the reason why it always goes on; and the four numbers that tell you when the
-# pool is too small.
+# A batch that changes with every step; three answers at the door, and a reserve behind it; prompts in pieces; a rule
+# for who gives way, two ways to do it, and the reason why it always goes on; and the four numbers that tell you when
+# the pool is too small.
 #
 # Now write the step, the preemption and the swap yourself: [exercises of chapter 6](../exercises/06_scheduling.ipynb).
 #

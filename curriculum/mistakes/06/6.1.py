@@ -130,7 +130,9 @@ def schedule(running, waiting, num_free, budget, block_size, max_seqs):
         num_free -= blocks
         places -= 1
     prefills = [pair for pair in batch if pair[1] > 1]
-    return prefills + [pair for pair in batch if pair[1] == 1]  # prompts first, to have their first token soon
+    return prefills + [
+        pair for pair in batch if pair[1] == 1
+    ]  # prompts first, to have their first token soon
 
 
 # %% wrong="not-chunked"
@@ -506,7 +508,9 @@ def schedule(running, waiting, num_free, budget, block_size, max_seqs):
         budget -= batch[-1][1]
         num_free -= blocks
         places -= 1
-    return [pair for pair in batch if pair[1]] + [(request["id"], 0) for request in waiting[:9] if request["id"] not in dict(batch)]
+    return [pair for pair in batch if pair[1]] + [
+        (request["id"], 0) for request in waiting[:9] if request["id"] not in dict(batch)
+    ]
 
 
 # %% wrong="other-batch"
@@ -620,7 +624,9 @@ def schedule(running, waiting, num_free, budget, block_size, max_seqs):
     ends = np.minimum(np.cumsum(left[order]), budget)
     counts = np.diff(ends, prepend=0)
     batch = [(running[i]["id"], n) for i, n in zip(order, counts) if n > 0]
-    grown = [r for r in running if r["tokens"] - r["computed"] == 1 and r["tokens"] > r["blocks"] * block_size]
+    grown = [
+        r for r in running if r["tokens"] - r["computed"] == 1 and r["tokens"] > r["blocks"] * block_size
+    ]
     free = num_free - len(grown)
     budget -= int(counts.sum())
     for place, request in enumerate(waiting, len(running)):
