@@ -40,7 +40,11 @@ KINDS = {
     "waiting": (PANEL, "", "waits"),
     "swapped": (PANEL, "", "waits, blocks on the host"),
 }
-LINE, LINES = "#8A8A85", {"waiting": (":", 1.4), "swapped": ("-", 3.0)}  # no box, but a line: style, width
+# Who waits has no box, but a line.
+LINES: dict[str, dict[str, Any]] = {
+    "waiting": {"color": "#8A8A85", "linestyle": ":", "linewidth": 1.4},
+    "swapped": {"color": "#8A8A85", "linestyle": "-", "linewidth": 3.0},
+}
 
 
 @dataclass(frozen=True)
@@ -209,8 +213,7 @@ class Timeline:
         for kind, (colour, hatch, label) in KINDS.items():
             if kind in present:
                 if kind in LINES:
-                    style, thick = LINES[kind]
-                    handles.append(Line2D([], [], color=LINE, linestyle=style, linewidth=thick, label=label))
+                    handles.append(Line2D([], [], label=label, **LINES[kind]))
                 else:
                     edge = INK if kind == "preempted" else "white"
                     handles.append(Patch(facecolor=colour, hatch=hatch, edgecolor=edge, label=label))
@@ -240,8 +243,7 @@ def _draw_box(axes: Axes, column: int, row: int, box: Box, small: bool) -> None:
     """One request in one step, in the cell whose upper left corner is (column, row)."""
     colour, hatch, _ = KINDS[box.kind]
     if box.kind in LINES:
-        style, width = LINES[box.kind]
-        axes.plot([column, column + 1], [row + 0.5] * 2, color=LINE, linestyle=style, linewidth=width)
+        axes.plot([column, column + 1], [row + 0.5] * 2, **LINES[box.kind])
         return
     edge = INK if box.kind == "preempted" else "white"
     axes.add_patch(

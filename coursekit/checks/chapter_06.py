@@ -105,8 +105,8 @@ def _explain(case: _Case, right: _Batch, got: _Batch) -> str:
         return "not-chunked" if dict(right)[missing[0]] < left else "left-waiting"
     if extra := [request for request in started if request["id"] not in dict(right)]:
         # It would fit if nobody else took a block in this step.
-        alone = _blocks(extra[0]["tokens"], size) + 1 <= num_free
-        return "blocks-forgotten" if alone else "no-growth"
+        fits = _blocks(extra[0]["tokens"], size) + 1 <= num_free
+        return "blocks-forgotten" if fits else "no-growth"
     return "other-batch"
 
 

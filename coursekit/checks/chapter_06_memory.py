@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -331,7 +332,7 @@ def _no_room(rng: Random, swap_out: Any, swap_in: Any, Memory: Any) -> None:
         blocks, _ = source.fill(rng, 4)
         before = (device.state(), host.state())
         call = f"{name}(device, host, {blocks}) with 3 free blocks on the other side"
-        _must_refuse(lambda move=move, d=device, h=host, b=blocks: move(d.memory, h.memory, list(b)), call)
+        _must_refuse(partial(move, device.memory, host.memory, list(blocks)), call)
         for (free, data), place, who in zip(before, (device, host), ("device", "host"), strict=True):
             free_now, data_now = place.state()
             if free_now != free or not np.array_equal(np.array(data_now), np.array(data)):

@@ -225,9 +225,9 @@ class Server:
 #     blocks may be somebody else's by now. Take new ones and return them."
 
 # %% [markdown]
-# A `Memory` holds the blocks of one place, the device or the host: `data` is an array of shape `[num_layers,
-# num_blocks, block_size, width]`. Its `free` does what a busy server does: the block's next owner writes into it at
-# once. Its `allocate` raises `OutOfBlocks` and changes nothing if there are too few free blocks.
+# A `Memory` holds the blocks of one place, the device or the host. Its `data` is an array of shape
+# `[num_layers, num_blocks, block_size, width]`. Its `free` does what a busy server does: the block's next owner writes
+# into it at once. Its `allocate` raises `OutOfBlocks` and changes nothing if there are too few free blocks.
 #
 # - `swap_out(device, host, blocks)` moves the blocks of a sequence from the device to the host. It returns the host's
 #   blocks, in the order of `blocks`. Afterwards the device's blocks are free.
