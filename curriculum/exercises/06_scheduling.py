@@ -48,7 +48,8 @@
 #    free blocks are enough for *all* tokens of the request and one more block. Who starts takes the blocks of its
 #    tokens, and gets as many tokens as are left of the budget. Nobody overtakes.
 #
-# A request that gets no token is not in the batch. The arguments need not be changed.
+# In each of the three groups the oldest comes first. A request that gets no token is not in the batch. The arguments
+# may be changed, and need not be.
 
 
 # %% exercise="6.1"

@@ -341,6 +341,27 @@ tight.explore(start=7, title="The same requests, a pool of 9 blocks")
 # because it came earlier. The hatched box is the price: its prompt and the tokens that it had already made go through
 # the model once more, in one step, as a prefill does.
 #
+# "Latest" means: by priority first, then by arrival. A request may carry a priority (a lower number goes first), and
+# then a batch job gives way to a chat, even if it came before.
+#
+# > **Predict.** A has priority 1, B and C, who come after it, have 0. The pool runs dry. Who is preempted?
+
+# %%
+pool = BlockPool(9, 4)
+scheduler = Scheduler(pool, 8, 24, watermark=0)
+for number, priority in enumerate((1, 0, 0)):
+    request = request_of(number, 5, 12, pool)
+    request.priority = priority
+    scheduler.add(request)
+step = scheduler.schedule()
+while not step.preempted:
+    scheduler.complete(step)
+    take_tokens(scheduler, step)
+    step = scheduler.schedule()
+print("order in the queue:", *(name_of(r.number) for r in [*scheduler.running, *scheduler.waiting]))
+print("preempted:", *(f"{name_of(r.number)}, priority {r.priority}" for r in step.preempted))
+
+# %% [markdown]
 # ### With a real model
 #
 # Tokens must come out right, too. SmolLM2 answers five prompts, first in a pool with room for all, then in a tight
