@@ -226,6 +226,9 @@ roomy.explore(start=2, title="Five requests, a pool with room for all")
 # Chapter 2 has the rule: the blocks of all the request's tokens, and one to grow into, must be free above the
 # **watermark**. "Of *all* its tokens" is worth a second look. A prompt of 8,000 tokens is computed in several
 # steps, and still gets all its blocks when it starts; section 9 shows what happens otherwise.
+#
+# > **Predict.** A pool of 10 blocks of 16, one of them kept back as the watermark. A request with 40 tokens runs. May
+# > these start: (a) a prompt of 60 with 20 to come, (b) 81 with 20, (c) 100 with 80?
 
 # %%
 from paged_ref.scheduler import NeverFits
