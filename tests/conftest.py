@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-# A shell that starts the tests in the background makes them, and their children, deaf to Ctrl-C, which some of them send.
+# A shell that starts the tests in the background makes them and their children deaf to Ctrl-C, which some of them send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -21,9 +21,8 @@ conftest = importlib.util.module_from_spec(spec)
 sys.modules["conftest"] = conftest
 spec.loader.exec_module(conftest)
 
-signal.signal(
-    signal.SIGINT, signal.default_int_handler
-)  # a shell may have started us in the background, deaf to it
+# A shell that starts us in the background makes us deaf to Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 tiny = conftest.make_tiny()
 prompts = [[7 * i + j for j in range(9 + i)] for i in range(12)]
