@@ -30,7 +30,8 @@ from coursekit.show import display_widget
 
 _STYLE = """<style>
 .quiz-trainer { max-width: 52em; padding: 0.8em; border: 1px solid var(--jp-border-color1, gray); border-radius: 6px; }
-.quiz-trainer.quiz-trainer.quiz-trainer :focus-visible { outline: 3px solid #E69F00 !important; outline-offset: 2px; }
+.quiz-trainer.quiz-trainer.quiz-trainer :focus-visible { outline: 3px solid #E69F00 !important; outline-offset: -2px; }
+.quiz-trainer .quiz-option:disabled { opacity: 0.85; }
 .quiz-trainer .widget-html-content { line-height: 1.5; }
 .quiz-trainer textarea { font-family: var(--jp-code-font-family, monospace); line-height: 1.4; }
 .quiz-trainer .quiz-option { height: auto; line-height: 1.5; white-space: normal; text-align: left; padding: 4px 10px; }
