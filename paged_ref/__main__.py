@@ -15,7 +15,7 @@ COMMANDS = {
         "commands.simulate",
         "run a workload on the real scheduler, with a cost model for the model",
     ),
-    "bench": ("", "measure: attention or pool"),
+    "bench": ("", "measure: attention, pool, serve or simulate"),
 }
 BENCHMARKS = {
     "attention": (
@@ -23,6 +23,8 @@ BENCHMARKS = {
         "correctness, then time and share of the memory bandwidth, of each backend",
     ),
     "pool": ("commands.bench_pool", "operations per second of the block pool, against its size"),
+    "serve": ("commands.bench_serve", "our engine against transformers' generate and generate_batch"),
+    "simulate": ("commands.bench_simulate", "requests per second of the simulator"),
 }
 
 

@@ -31,6 +31,7 @@ from transformers import (
 from . import attention
 from .batch import StepBatch
 from .kv_cache import KVCache
+from .packed_weights import pack, unpack
 from .sizing import ModelShape
 from .weights import load_arguments, resolve
 
@@ -130,7 +131,9 @@ class PagedModel:
         self._swap_attention()
 
     @classmethod
-    def load(cls, model: str | Path, dtype: str = "auto", device: str = "auto") -> PagedModel:
+    def load(
+        cls, model: str | Path, dtype: str = "auto", device: str = "auto", pack_weights: bool = True
+    ) -> PagedModel:
         """Load a model and its tokenizer.
 
         Args:
@@ -138,6 +141,7 @@ class PagedModel:
             dtype: "float32", "float16", "bfloat16", or "auto": the checkpoint's own on a GPU, and on a CPU that has
                 bfloat16 instructions; float32 on other CPUs.
             device: a torch device, or "auto": the first CUDA GPU, else the CPU.
+            pack_weights: lay the weights out for the CPU's matrix products (`packed_weights`); `restore` undoes it.
 
         Raises:
             ValueError: an unknown model, dtype or device, or a device that is not there.
@@ -152,6 +156,8 @@ class PagedModel:
             tokenizer = AutoTokenizer.from_pretrained(source, **which)
         except (OSError, ValueError):
             tokenizer = None  # a model without a tokenizer takes and gives token ids
+        if pack_weights:
+            pack(loaded)
         return cls(loaded, tokenizer)
 
     def new_cache(self, num_blocks: int, block_size: int, host: bool = False) -> KVCache:
@@ -166,7 +172,8 @@ class PagedModel:
         return self._forward(batch, cache, backend)[0]
 
     def restore(self) -> PreTrainedModel:
-        """Give the model its own attention back, and return it."""
+        """Give the model its own attention and its plain weights back, and return it."""
+        unpack(self.model)
         self.model.set_attn_implementation(self._dense)
         return self.model
 

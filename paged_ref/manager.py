@@ -23,6 +23,9 @@ from .block_table import BlockTable, move_tables
 from .prefix_cache import Entry
 from .request import Request, Sequence, Status
 
+# Tokens of prefill that must be spared to make up for a step of waiting.
+WORTH_A_STEP = 64
+
 
 class BlockManager:
     """Moves the blocks of requests between the device's pool, the host's, and nowhere.
@@ -77,6 +80,34 @@ class BlockManager:
                 (len(request.sequences[0].token_ids) - 1) // self.pool.block_size, len(hits)
             )
         return request.sequences[0].num_computed_tokens
+
+    def worth_waiting_for(self, request: Request, computing: Iterable[Request]) -> bool:
+        """Whether the prefills under way publish most of what this request would compute itself if it ran now.
+
+        Requests that arrive together with one system prompt must not all compute it: one does, the others find it.
+        """
+        cache, size = self.pool.prefix_cache, self.pool.block_size
+        if cache is None or request.status is Status.SWAPPED:
+            return False
+        tokens = request.sequences[0].token_ids
+        usable = (len(tokens) - 1) // size
+        found = len(self._match(request))
+        for other in computing:
+            theirs = other.sequences[0].token_ids if other.sequences else []
+            if other.sampling.cache_salt != request.sampling.cache_salt or theirs[:size] != tokens[:size]:
+                continue
+            common = next(
+                (
+                    i
+                    for i in range(usable)
+                    if theirs[i * size : (i + 1) * size] != tokens[i * size : (i + 1) * size]
+                ),
+                usable,
+            )  # full blocks at the beginning of both
+            spared = (common - found) * size
+            if spared >= WORTH_A_STEP and 2 * spared > len(tokens) - found * size:
+                return True
+        return False
 
     def publish(self, request: Request, sequence: Sequence) -> None:
         """Let other requests find the sequence's full blocks. Call it when their keys and values are written."""

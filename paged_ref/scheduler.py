@@ -7,7 +7,8 @@ A step computes a flat batch of tokens. The scheduler fills it under two limits,
    preempted until it can: requests go from the oldest to the youngest, so a victim has not been served yet;
 2. prefills under way get what is left of the token budget, oldest first: a long prompt is computed in chunks and
    never stops the decodes;
-3. if nobody was preempted, waiting requests are admitted, oldest first, and none overtakes another.
+3. if nobody was preempted, waiting requests are admitted, oldest first, and none overtakes another. One that would
+   compute mostly what a prefill of this very step computes waits a step and finds it in the prefix cache.
 
 "Older" is by `Request.seniority`: priority first, then arrival.
 
@@ -266,6 +267,9 @@ class Scheduler:
         while self.waiting and len(self.waiting[0].sequences) <= budget:
             request = self.waiting[0]
             if self.admission(request) is not Admission.OK:
+                break
+            computing = {chunk.request for chunk in step.chunks if chunk.stop - chunk.start > 1}
+            if self.manager.worth_waiting_for(request, computing):
                 break
             self._dequeue(request)
             if request.status is Status.SWAPPED:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
+import platform
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from ..block_pool import BlockPool
 from ..prefix_cache import PrefixCache
@@ -74,6 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sizes", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6], metavar="N", help="blocks"
     )
     parser.add_argument("--operations", type=int, default=200, metavar="N", help="operations a round (200)")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="also write the figures to this JSON file"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,10 +92,15 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"{'blocks':>9} {'built in':>10} {'allocate/s':>12} {'free/s':>12} {'share/s':>12} {'revive/s':>12}"
     )
+    rows = []
     for size in args.sizes:
         row = measure(size, args.operations)
+        rows.append(asdict(row))
         print(
             f"{row.num_blocks:>9,} {1e3 * row.build_seconds:>7.1f} ms {row.allocate:>12,.0f} {row.free:>12,.0f} "
             f"{row.share:>12,.0f} {row.revive:>12,.0f}"
         )
+    if args.output is not None:
+        text = json.dumps({"python": platform.python_version(), "rows": rows}, indent=1)
+        args.output.write_text(text + "\n", encoding="utf-8")
     return 0

@@ -50,6 +50,38 @@ def test_two_equal_prompts_in_one_batch_do_not_read_what_is_not_computed_yet() -
     assert first.finished[0].token_ids == second.finished[0].token_ids == alone(first, 0)
 
 
+@pytest.mark.parametrize(
+    ("common", "own", "caching", "salts", "admitted"),
+    [
+        (64, 8, True, (None, None), 1),
+        (64, 65, True, (None, None), 3),  # most of it would be computed anyway
+        (60, 8, True, (None, None), 3),  # too little to wait for
+        (64, 8, False, (None, None), 3),
+        (
+            64,
+            8,
+            True,
+            ("a", "b"),
+            2,
+        ),  # the second cannot find the first one's blocks; the third waits for the second
+    ],
+)
+def test_a_request_waits_for_a_prefix_that_another_is_computing(
+    common: int, own: int, caching: bool, salts: tuple[str | None, str | None], admitted: int
+) -> None:
+    engine = FakeEngine(num_blocks=200, block_size=4, caching=caching, max_num_batched_tokens=512)
+    prompts = [tokens(common) + tokens(own, first=i) for i in (20, 40, 60)]
+    requests = [engine.add(prompts[0], salt=salts[0]), *(engine.add(p, salt=salts[1]) for p in prompts[1:])]
+    assert engine.step().admitted == requests[:admitted]
+    if admitted < 3:
+        step = engine.step()
+        assert step.admitted == requests[admitted:]
+        assert step.cached_tokens == (3 - admitted) * common
+    engine.run()
+    for request in requests:
+        assert request.finished[0].token_ids == alone(request, 0)
+
+
 def test_duplicate_blocks_of_a_running_request_stay_its_own() -> None:
     """Elsewhere they were freed while the request's table still named them."""
     engine = FakeEngine(num_blocks=12, block_size=4)

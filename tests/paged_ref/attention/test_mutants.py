@@ -33,7 +33,7 @@ FILES = {
     "numpy": "numpy_gather.py",
     "numpy blocks": "numpy_blocks.py",
     "torch": "torch_paged.py",
-    "numba": "numba_paged.py",
+    "numba": "numba_loop.py numba_paged.py",
     "triton": "triton_kernels.py",
 }
 ONE_SOFTMAX = "all keys go through one softmax: there is nothing to rescale or to merge"
@@ -127,7 +127,9 @@ MUTANTS: dict[str, dict[str, list[tuple[str, str]] | str]] = {
                 "visible = part.key_position <= part.query_position + 10**6",
             )
         ],
-        "numba": [("end = min(last - logical * block_size, block_size)", "end = block_size")],
+        "numba": [
+            ("rows = min(last - logical * block_size, block_size) - begin", "rows = block_size - begin")
+        ],
         "triton": [
             (
                 "visible = exists[None, :] & (token[None, :] <= position[:, None])",
@@ -148,28 +150,31 @@ MUTANTS: dict[str, dict[str, list[tuple[str, str]] | str]] = {
         "numpy": [("scores = scale * ", "scores = ")],
         "numpy blocks": [("scores = scale * ", "scores = ")],
         "torch": [("attn_mask=mask, scale=scale", "attn_mask=mask, scale=1.0")],
-        "numba": [("dot * scale", "dot")],
+        "numba": [("dot * scale", "dot"), *[(f"dot_{i} * scale", f"dot_{i}") for i in range(4)]],
         "triton": [('input_precision="ieee") * scale', 'input_precision="ieee")')],
     },
     "scale twice": {
         "numpy": [("scores = scale * ", "scores = scale * scale * ")],
         "numpy blocks": [("scores = scale * ", "scores = scale * scale * ")],
         "torch": [("attn_mask=mask, scale=scale", "attn_mask=mask, scale=scale * scale")],
-        "numba": [("dot * scale", "dot * scale * scale")],
+        "numba": [
+            ("dot * scale", "dot * scale * scale"),
+            *[(f"dot_{i} * scale", f"dot_{i} * scale * scale") for i in range(4)],
+        ],
         "triton": [('input_precision="ieee") * scale', 'input_precision="ieee") * scale * scale')],
     },
     "accumulator not rescaled": {
         "numpy": ONE_SOFTMAX,
         "numpy blocks": [("acc = acc * rescale[:, None]", "acc = acc")],
         "torch": ONE_SOFTMAX,
-        "numba": [("acc[h, d] *= rescale", "acc[h, d] *= 1")],
+        "numba": [("acc[d] * rescale +", "acc[d] +")],
         "triton": [("acc = acc * rescale[:, None]", "acc = acc")],
     },
     "no max subtracted": {
         "numpy": [("scores - scores.max(axis=-1, keepdims=True, initial=-np.inf)", "scores")],
         "numpy blocks": [("new_top = np.maximum(top, scores.max(axis=1))", "new_top = np.zeros_like(top)")],
         "torch": "the softmax is torch's",
-        "numba": [("highest = max(highest, scores[h, offset])", "highest = np.float32(0)")],
+        "numba": [("highest = max(highest, score[i])", "highest = np.float32(0)")],
         "triton": [
             ("new_top = tl.maximum(top, tl.max(scores, axis=1))", "new_top = tl.zeros([ROWS], tl.float32)")
         ],
@@ -187,7 +192,7 @@ MUTANTS: dict[str, dict[str, list[tuple[str, str]] | str]] = {
         ],
         "numpy blocks": [("key_cache[block, begin:end]", "key_cache[block, np.zeros(end - begin, int)]")],
         "torch": [("block * block_size + position % block_size", "block * block_size + position * 0")],
-        "numba": [("+ offset * slot_k", "+ 0 * slot_k")],
+        "numba": [("address + i * stride", "address")],
         "triton": [("block * k_block + slot * k_slot)", "block * k_block + slot * 0)")],
     },
     "last block skipped": {
@@ -278,8 +283,8 @@ MUTANTS: dict[str, dict[str, list[tuple[str, str]] | str]] = {
         ],
         "numba": [
             (
-                "softcap * np.tanh(scores[h, offset] / softcap)",
-                "scale * softcap * np.tanh(scores[h, offset] / scale / softcap)",
+                "softcap * np.tanh(score[i] / softcap)",
+                "scale * softcap * np.tanh(score[i] / scale / softcap)",
             )
         ],
         "triton": [("softcap * tanh(scores / softcap)", "scale * softcap * tanh(scores / scale / softcap)")],
@@ -341,14 +346,24 @@ def prepared() -> list[tuple[Case, Inputs, np.ndarray]]:
 
 
 def mutate(backend: str, changes: list[tuple[str, str]], folder: Path) -> ModuleType:
-    """The backend's module with some lines replaced. Each must be there: a table that has aged fails here."""
-    source = (Path(attention.__file__).parent / FILES[backend]).read_text(encoding="utf-8")
+    """The backend's module with some lines replaced. Each must be there: a table that has aged fails here.
+
+    Of the numba backend that is two files: the plan's module, with the mutated loop in it.
+    """
+    names = FILES[backend].split()
+    sources = [(Path(attention.__file__).parent / name).read_text(encoding="utf-8") for name in names]
     for line, replacement in changes:
-        assert source.count(line) >= 1, (
+        assert any(line in source for source in sources), (
             f"{line!r} is not in {FILES[backend]} any more: bring the table up to date"
         )
-        source = source.replace(line, replacement)
-    path = folder / f"mutant_{FILES[backend]}"
+        sources = [source.replace(line, replacement) for source in sources]
+    modules = [load(folder / f"mutant_{name}", source) for name, source in zip(names, sources, strict=True)]
+    if len(modules) == 2:
+        modules[1].loop = modules[0]  # type: ignore[attr-defined]
+    return modules[-1]
+
+
+def load(path: Path, source: str) -> ModuleType:
     path.write_text(source, encoding="utf-8")
     name = f"paged_ref.attention.{path.stem}"  # inside the package, so that its relative imports work
     spec = importlib.util.spec_from_file_location(name, path)
@@ -430,6 +445,8 @@ def test_without_a_mutation_all_cases_pass(
 class Memory:
     """Stands for a cache too large to allocate: remembers how far it was read."""
 
+    dtype = np.float32
+
     def __init__(self) -> None:
         self.farthest = -1
 
@@ -446,12 +463,14 @@ def farthest_slot_of_torch(module: ModuleType) -> int:
 
 def farthest_address_of_numba(module: ModuleType) -> int:
     layout = np.array([16, 1, 16 * 64, 64, 64, 16 * 64, 64, 64])  # block_size 16, one KV head of 64
-    row = np.empty(64, np.float32)
+    tile = np.empty(16 * 64, np.float32)
     acc, ones = np.empty((1, 64), np.float32), np.empty((2, 1), np.float32)
-    scratch = (np.empty((1, 16), np.float32), row, row.view(np.uint32), acc, *ones)
+    scratch = (np.empty((1, 16), np.float32), tile, tile.view(np.uint32), acc, *ones)
     keys, values = Memory(), Memory()
     table = np.array([2**22], np.int32)
-    module._attend(np.ones((1, 64), np.float32), (keys, values, layout, 0), table, 0, 1, 1.0, 0.0, scratch)
+    module.loop._attend(
+        np.ones((1, 64), np.float32), (keys, values, layout, 0), table, 0, 1, 1.0, 0.0, scratch
+    )
     assert keys.farthest == values.farthest
     return keys.farthest
 

@@ -8,21 +8,31 @@ import numpy as np
 import pytest
 import torch
 
-from paged_ref.attention import Batch, numba_paged, paged_attention
+from paged_ref.attention import Batch, numba_loop, numba_paged, paged_attention
 from paged_ref.attention.grid import Case, error, make_inputs
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kind"), [(torch.bfloat16, numba_paged.BFLOAT16), (torch.float16, numba_paged.FLOAT16)]
+    ("dtype", "kind"), [(torch.bfloat16, numba_loop.BFLOAT16), (torch.float16, numba_loop.FLOAT16)]
 )
 def test_every_half_precision_number_is_widened_exactly(dtype: torch.dtype, kind: int) -> None:
     """All 65,536 of them: subnormals, infinities and NaN too."""
     source = np.arange(2**16, dtype=np.uint16)
     row = np.empty(2**16, np.float32)
-    numba_paged._widen(source, kind, row, row.view(np.uint32))
+    numba_loop._widen(source, 0, 2**13, 8, 2**13, kind, row, row.view(np.uint32))  # eight rows, side by side
     expected = torch.from_numpy(source).view(dtype).float().numpy()
     np.testing.assert_array_equal(row, expected)
     assert (np.signbit(row) == np.signbit(expected))[~np.isnan(expected)].all(), "-0 is not 0"
+
+
+def test_the_vectorised_exp() -> None:
+    x = -np.geomspace(1e-6, 87, 20_001).astype(np.float32)
+    got = np.array([numba_loop._exp(value) for value in x], dtype=np.float64)
+    relative = np.abs(got / np.exp(x.astype(np.float64)) - 1)
+    assert (relative <= 2e-7 + 8e-8 * -x).all()
+    for value, expected in ((0.0, 1.0), (-87.5, 0.0), (-1e30, 0.0), (-np.inf, 0.0)):
+        assert numba_loop._exp(np.float32(value)) == expected
+    assert np.isnan(numba_loop._exp(np.float32(np.nan)))
 
 
 @pytest.mark.parametrize("shares", [1, 2, 3, 7, 64])
@@ -38,12 +48,12 @@ def test_any_number_of_shares(shares: int, extra: str, monkeypatch: pytest.Monke
 
 def test_two_compilations_serve_every_call() -> None:
     numba_paged.warm_up()
-    compiled = len(numba_paged._run.signatures)
+    compiled = len(numba_loop.run.signatures)
     assert compiled == 2
     for dtype in ("float32", "float16", "bfloat16"):
         inputs = make_inputs(Case(24, 8, (4, 4), "37", "mixed", "strided", dtype))
         paged_attention(*inputs.arguments(), backend="numba", sliding_window=5, softcap=9.0)
-    assert len(numba_paged._run.signatures) == compiled
+    assert len(numba_loop.run.signatures) == compiled
 
 
 def test_caches_are_not_copied() -> None:
