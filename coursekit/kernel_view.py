@@ -189,8 +189,8 @@ def roofline(
         fig,
         alt=f"Roofline: {peak / scale:.4g} {unit} and {bandwidth / 1e9:,.0f} GB/s, which meet at {ridge:.0f} "
         f"operations a byte. {'; '.join(said)}.",
-        summary=f"{title}: left of {ridge:.0f} operations a byte a kernel waits for memory. There are: "
-        f"{', '.join(bound) or 'none of these'}.",
+        summary=f"{title}: left of {ridge:.0f} operations a byte a kernel waits for memory. These do: "
+        f"{'; '.join(bound) or 'none of them'}.",
     )
 
 

@@ -150,8 +150,10 @@ def _store(pointer: Pointer, value: Any, mask: Any = None) -> None:
 
 
 def _dot(a: Any, b: Any, acc: Any = None, input_precision: str = "tf32") -> Tile:
-    if min(*a.shape, *b.shape) < 16:
-        raise ValueError(f"tl.dot takes tiles of at least 16 by 16, not {a.shape} and {b.shape}")
+    if a.shape[1] < 16:  # as Triton does for NVIDIA's matrix units
+        raise ValueError(
+            f"tl.dot sums over at least 16 numbers; between {a.shape} and {b.shape} there are {a.shape[1]}"
+        )
     product = np.matmul(np.asarray(a, np.float32), np.asarray(b, np.float32))
     return _tile(product if acc is None else product + acc)
 

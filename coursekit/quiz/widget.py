@@ -4,8 +4,8 @@ The same engine as in the terminal. One button goes on from state to state, and 
 
     Answer  ->  (points to tick: Count)  ->  Next question  ->  …  ->  Another test
 
-Tab goes from control to control, space chooses, Enter presses the button or sends a line. A choice takes its letter
-as a line, too: JupyterLab keeps arrows and letters for itself, but not those that are typed into a line. A stored
+Tab goes from control to control, Enter presses the button or sends a line. Options are clicked, or chosen by typing
+their letter into a line: arrows and letters that are typed elsewhere JupyterLab takes for its own commands. A stored
 notebook has no kernel: it keeps the line that says what stands here, and the questions below, each with its answer
 folded.
 What must hold: whatever is typed, nothing raises; what the page stores does not depend on who looks at it.
@@ -30,10 +30,11 @@ from coursekit.show import display_widget
 
 _STYLE = """<style>
 .quiz-trainer { max-width: 52em; padding: 0.8em; border: 1px solid var(--jp-border-color1, gray); border-radius: 6px; }
-.quiz-trainer.quiz-trainer.quiz-trainer :focus-visible { outline: 3px solid #E69F00 !important; outline-offset: 2px; }
+.quiz-trainer.quiz-trainer.quiz-trainer :focus-visible { outline: 3px solid #E69F00 !important; outline-offset: -2px; }
+.quiz-trainer .quiz-option:disabled { opacity: 0.85; }
 .quiz-trainer .widget-html-content { line-height: 1.5; }
 .quiz-trainer textarea { font-family: var(--jp-code-font-family, monospace); line-height: 1.4; }
-.quiz-trainer .widget-radio-box label { height: auto; line-height: 1.5; white-space: normal; }
+.quiz-trainer .quiz-option { height: auto; line-height: 1.5; white-space: normal; text-align: left; padding: 4px 10px; }
 .quiz-trainer pre { line-height: 1.4; margin: 0; }
 </style>"""
 _ALL = "everything"
@@ -212,9 +213,11 @@ class Trainer:
             self.test.progress.notice = ""
         self.reply.value = '<div role="status">' + "<br>".join(parts) + "</div>"
         self.button.focus()  # before the field, which may have it, takes no more
-        for control in (*self.answer_area.children, self.unknown):
-            if not isinstance(control, widgets.HTML):
-                control.disabled = True
+        for area in (self.answer_area, *self.answer_area.children):
+            for control in getattr(area, "children", ()):
+                if hasattr(control, "disabled"):
+                    control.disabled = True
+        self.unknown.disabled = True
         last = len(self.test.answered) >= self.test.length
         self.button.description = "Result" if last else "Next question"
 
@@ -245,20 +248,24 @@ class Trainer:
         return line
 
     def _options(self, item: Item, line: Any) -> Any:
-        """The options of a choice, to be clicked; they and the line say the same."""
-        options = [(f"{LETTERS[i]}) {text}", LETTERS[i]) for i, (text, _) in enumerate(item.options)]
-        radio = widgets.RadioButtons(options=options, value=None, layout=widgets.Layout(width="100%"))
+        """The options of a choice, to be clicked; the line then holds the letter, and Enter sends it."""
+        buttons = {}
+        for letter, (text, _) in zip(LETTERS, item.options, strict=False):
+            button = widgets.Button(
+                description=f"{letter}) {text}", tabbable=False, layout=widgets.Layout(width="100%")
+            )
+            button.add_class("quiz-option")
+            button.on_click(lambda _, letter=letter: (line.set_trait("value", letter), line.focus()))
+            buttons[letter] = button
 
-        def clicked(change: Any) -> None:
-            line.value = change["new"] or line.value
+        def mark(change: Any) -> None:
+            for letter, button in buttons.items():
+                chosen = letter == change["new"].strip().lower()
+                button.icon, button.button_style = ("check", "info") if chosen else ("", "")
 
-        def typed(change: Any) -> None:
-            letter = change["new"].strip().lower()
-            radio.value = letter if letter in dict(options).values() else None
-
-        radio.observe(clicked, names="value")
-        line.observe(typed, names="value")
-        return radio
+        line.observe(mark, names="value")
+        # A box that scrolls, with nothing in it to tab to, would be a stop of its own.
+        return widgets.VBox(list(buttons.values()), layout=widgets.Layout(overflow="visible"))
 
     def _show(
         self, heading: str, stem: str, area: list[Any], button: str, reply: str, can_give_up: bool = False

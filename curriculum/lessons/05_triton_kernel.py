@@ -299,8 +299,10 @@ for name, n, rows in zip("ABC", batch.lens, unmasked, strict=True):
 #
 # The three heads are three programs, and each reads the shared keys for itself. One program can do all three: the query
 # becomes a tile `[ROWS, D]`, and the scores a product of two tiles, `[ROWS, D] · [D, TILE] = [ROWS, TILE]`.
-# `tl.dot` does that on the GPU's matrix units. They have a smallest size: 16 rows and 16 columns. So `ROWS` is 16 and
-# 13 of the rows are masked. That looks wasteful and costs nearly nothing: the keys are what one waits for.
+# `tl.dot` does that on the GPU's matrix units, which take 16 rows at a time. So `ROWS` is 16 and 13 of the rows are masked.
+# That looks wasteful and costs nearly nothing: the keys are what one waits for. (Triton accepts fewer rows, and pads them
+# itself. What it refuses for an NVIDIA GPU is a product that sums over fewer than 16 numbers: a tile of 8 tokens, say. The
+# interpreter does not look, so such a kernel passes every test on a CPU and does not compile.)
 #
 # The grid's second axis is now KV heads. While we are at it, each *token* finds its own block, instead of the whole tile
 # having one. Then a tile may be of any size. (`PAGED` is for section 10: without it the kernel takes the blocks in order
@@ -372,7 +374,7 @@ for name, found in seen.items():
 #
 # ## 6 Version 4: several blocks to a tile
 #
-# A round trip to the GPU's memory takes some hundred nanoseconds, whatever its size. A program that asks for 16 tokens and
+# A round trip to the GPU's memory takes several hundred nanoseconds, whatever its size. A program that asks for 16 tokens and
 # waits, and asks for 16 more, spends its life waiting. Two things help: larger tiles, and the compiler's **stages**, which
 # ask for the next tile while this one is computed. Since each token finds its own block, a larger tile needs no new code.
 #
@@ -803,6 +805,9 @@ curves = {
 slowdown(curves, "Decode attention through a table").show()
 
 # %% [markdown]
+# What separates blocks costs more on a CPU. It asks for memory ahead along a straight line, and each block's end breaks the
+# line; a GPU has other programs to run in the meantime.
+#
 # ## 13 What paging gains, and what it does not
 #
 # *Attention itself gets faster.* It gets slower, as you have just seen. The paper measured its first kernel 20 to 26 %

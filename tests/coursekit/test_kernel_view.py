@@ -75,9 +75,9 @@ def test_the_roof_is_the_lower_of_two() -> None:
     assert "prefill: 1e+03 operations a byte, waits for arithmetic, roof 100 TFLOP/s" in picture.alt
     drawn = [line.get_xydata()[0].tolist() for line in picture.fig.axes[0].lines if line.get_marker() in "os"]
     assert drawn == [[1.0, 0.5], [1000.0, 100.0]]
-    assert "There are: decode." in picture.summary
+    assert "These do: decode." in picture.summary
     everything = roofline("A", 1e9, 1e9, {"prefill": (50.0, None)}, unit="GFLOP/s")
-    assert "none of these" in everything.summary and "1 GFLOP/s" in everything.alt
+    assert "none of them" in everything.summary and "1 GFLOP/s" in everything.alt
 
 
 def test_slowdown_says_every_point() -> None:
