@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from coursekit.beams import living, versions
 from coursekit.checks.answers import show
 from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
 
@@ -184,25 +185,9 @@ def _up(tokens: int, size: int) -> int:
     return -(-tokens // size)
 
 
-def _ancestors(parents: list[list[int]]) -> list[set[int]]:
-    """After each step, the beams from which today's descend; the last entry is today's."""
-    alive = [set(range(len(parents[-1])))]
-    for row in reversed(parents[1:]):
-        alive.append({row[beam] for beam in alive[-1]})
-    return alive[::-1]
-
-
 def right_blocks(prompt: int, parents: list[list[int]], size: int) -> int:
     """The reference: for each block, in how many versions today's beams have it."""
-    if not parents:
-        return _up(prompt, size)
-    alive = _ancestors(parents)
-    total = prompt + len(parents)
-    blocks = 0
-    for block in range(_up(total, size)):
-        last = min(total, (block + 1) * size) - 1  # the block's last token that is there
-        blocks += len(alive[last - prompt]) if last >= prompt else 1
-    return blocks
+    return sum(versions(prompt, parents, size)) if parents else _up(prompt, size)
 
 
 def _logical(prompt: int, parents: list[list[int]], size: int) -> int:
@@ -219,7 +204,7 @@ def _partial_shared(prompt: int, parents: list[list[int]], size: int) -> int:
     total, shared = prompt + len(parents), _up(prompt, size)
     if not parents:
         return shared
-    alive = _ancestors(parents)
+    alive = living(parents)
     lasts = [min(total, (block + 1) * size) - 1 for block in range(shared, _up(total, size))]
     return shared + sum(len(alive[last - prompt]) for last in lasts)
 
@@ -237,7 +222,7 @@ def _dead_beams(prompt: int, parents: list[list[int]], size: int) -> int:
 
 
 def _token_sum(prompt: int, parents: list[list[int]], size: int) -> int:
-    tokens = prompt + (sum(map(len, _ancestors(parents))) if parents else 0)
+    tokens = prompt + (sum(map(len, living(parents))) if parents else 0)
     return _up(tokens, size)
 
 
