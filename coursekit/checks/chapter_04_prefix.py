@@ -8,6 +8,7 @@ from typing import Any
 
 from coursekit.beams import living, versions
 from coursekit.checks.answers import show
+from coursekit.checks.chapter_02_memory import told
 from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
 
 PREFIX = Exercise(
@@ -39,7 +40,7 @@ class _Filed:
         self.story = [f"PrefixCache({block_size})"]
 
     def told(self) -> str:
-        return "; ".join(["…"] * (len(self.story) > 4) + self.story[-4:])
+        return told(self.story, 4)
 
     def publish(self, tokens: list[int], blocks: list[int], salt: Any = None) -> None:
         more = "" if salt is None else f", {salt!r}"
@@ -147,18 +148,35 @@ def _recycled(rng: Random, PrefixCache: Any) -> None:
                 raise Wrong("stale", difference(f"{filed.told()}; lookup", "without it", found))
 
 
+@PREFIX.part("the same contents in two blocks", points=1)
+def _twice(rng: Random, PrefixCache: Any) -> None:
+    for size in (4, rng.randint(2, 8)):
+        filed = _Filed(PrefixCache, size)
+        a, ids = _tokens(rng, 2 * size), rng.sample(range(60), 4)
+        filed.publish(a, ids[:2])
+        filed.publish(a, ids[2:])
+        kept = filed.lookup([*a, 1], "wrong-block")
+        for block in ids:
+            if block not in kept:  # this copy is not filed
+                filed.forget(block)
+                filed.lookup([*a, 1], "stale")
+        for block in reversed(kept):
+            filed.forget(block)
+            filed.lookup([*a, 1], "stale")
+
+
 @PREFIX.part("salts", points=1)
 def _salts(rng: Random, PrefixCache: Any) -> None:
     size = rng.randint(2, 6)
     filed = _Filed(PrefixCache, size)
     a = _tokens(rng, 2 * size)
-    filed.publish(a, [5, 9], "alice")
+    filed.publish(a, [5, 9], "ann")
     filed.lookup([*a, 1], "salt-ignored", "bob")
     filed.lookup([*a, 1], "salt-ignored")
-    filed.lookup([*a, 1], "wrong-block", "alice")
+    filed.lookup([*a, 1], "wrong-block", "ann")
     filed.publish(a, [2, 4], "bob")
     filed.lookup([*a, 1], "wrong-block", "bob")
-    filed.lookup([*a, 1], "wrong-block", "alice")
+    filed.lookup([*a, 1], "wrong-block", "ann")
 
 
 BEAMS = Exercise(
