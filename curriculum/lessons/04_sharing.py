@@ -475,10 +475,9 @@ for width in trees:
 # For samples this explains the difference: averaged over requests as a server holds them, ours come down to the
 # paper's ranges, or close to them. Sharing is what the prompt contributes, and at a random moment a server holds
 # mostly requests with long answers. For beams it does not: with conversations of ShareGPT's lengths, searches with
-# four and six beams save more here than in the paper. On average only the last few blocks differ, however
-# long the answer is.
-# Which beams live depends on the model and the texts, and ours is a much smaller model. (And the lengths are drawn to
-# have the traces' means; they are not the traces.)
+# four and six beams save more here than in the paper. On average only the last few blocks differ, however long the
+# answer is. Which beams live depends on the model and the texts, and ours is a much smaller model. (And the lengths
+# are drawn to have the traces' means; they are not the traces.)
 #
 # So a figure such as "sharing saves 55 %" needs its question: of which blocks, averaged over what?
 #
