@@ -1118,5 +1118,5 @@ except AssertionError as error:
 #    prefill compute, and why not none?
 # 3. Why does a sequence free its last block first, and why would a salt be part of the first block's key?
 #
-# Next: chapter 5 turns attention through a table into a GPU kernel. You can see forks and a shared prompt in
-# the engine in [chapter 7](07_batched_decode.ipynb).
+# Next: [chapter 5](05_triton_kernel.ipynb) turns attention through a table into a GPU kernel. You can see
+# forks and a shared prompt in the engine in [chapter 7](07_batched_decode.ipynb).
