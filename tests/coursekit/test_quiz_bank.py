@@ -189,7 +189,7 @@ def figures_of(lesson: str) -> frozenset[str]:
     [
         p
         for p in QUESTIONS
-        if not isinstance(p.values[0], Number | Code) and FIGURE.search(prose(p.values[0]))
+        if isinstance(p.values[0], Choice | Short | Open) and FIGURE.search(prose(p.values[0]))
     ],
 )
 def test_a_figure_in_prose_stands_in_its_lesson(question: Question) -> None:
