@@ -6,6 +6,7 @@ import ast
 import math
 import re
 from collections import Counter
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,45 @@ def test_it_is_short_and_plain(question: Question) -> None:
     assert all(len(why) >= 15 for why in whys)
     if isinstance(question, Choice):
         assert len(set(whys)) == len(whys)
+
+
+FIGURE = re.compile(r"(?<![\w.])\d+\.\d+(?![\w.]*\w)")
+
+
+def prose(question: Question) -> str:
+    parts = [question.stem, question.answer, question.explanation, *getattr(question, "rubric", ())]
+    return "\n".join(parts + [f"{wrong.text}\n{wrong.why}" for wrong in getattr(question, "wrong", ())])
+
+
+@cache
+def figures_of(lesson: str) -> frozenset[str]:
+    """The figures with a decimal point in a lesson's cells and in what they print; not in its pictures."""
+    notebook = read_notebook(ROOT / f"notebooks/{lesson}.ipynb")
+    assert notebook is not None
+    texts = []
+    for cell in notebook.cells:
+        texts.append(cell.source)
+        for output in cell.get("outputs", ()):
+            texts.append(output.get("text") or output.get("data", {}).get("text/plain", ""))
+    return frozenset(re.findall(r"(?<![\d.])\d+\.\d+", "\n".join(texts)))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        p
+        for p in QUESTIONS
+        if isinstance(p.values[0], Choice | Short | Open) and FIGURE.search(prose(p.values[0]))
+    ],
+)
+def test_a_figure_in_prose_stands_in_its_lesson(question: Question) -> None:
+    missing = set(FIGURE.findall(prose(question))) - figures_of(question.lesson)
+    assert not missing, f"lesson {question.lesson} does not say {missing}: say it in words, or compute it"
+
+
+def test_a_figure_is_told_from_a_number_of_a_chapter_or_a_name() -> None:
+    assert FIGURE.findall("4.3 times, 0.5 %, and 88.7.") == ["4.3", "0.5", "88.7"]
+    assert not FIGURE.findall("v1.2.3, x1.5, 10, 1,000")
 
 
 @pytest.mark.parametrize("question", of_kind(Choice))
