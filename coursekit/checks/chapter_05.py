@@ -169,7 +169,10 @@ ROOF = Exercise(
 
 @ROOF.part("bytes", points=3)
 def _bytes(rng: Random, decode_bytes: Any, roofline: Any) -> None:
-    cases: list[tuple[list[int], int, int, int, int]] = [([100, 37, 3], 15, 3, 64, 4), ([5000], 32, 8, 128, 2)]
+    cases: list[tuple[list[int], int, int, int, int]] = [
+        ([100, 37, 3], 15, 3, 64, 4),
+        ([5000], 32, 8, 128, 2),
+    ]
     for _ in range(4):
         kv_heads, lengths = rng.choice([2, 3, 8]), [rng.randint(1, 900) for _ in range(rng.randint(2, 5))]
         cases.append(

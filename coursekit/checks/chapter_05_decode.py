@@ -27,7 +27,8 @@ DECODE = Exercise(
         "overflow": "Large scores overflow: subtract the running maximum before exp.",
         "32-bit-offset": "An offset beyond 31 bits wrapped around: convert the block's id with .to(tl.int64) before "
         "it is multiplied.",
-        "out-of-bounds": OUT_OF_BOUNDS + " What pads a tile, in slots and in numbers, is masked in every load and store.",
+        "out-of-bounds": OUT_OF_BOUNDS
+        + " What pads a tile, in slots and in numbers, is masked in every load and store.",
         "other-attention": "This is not the attention of the query to its sequence.",
     },
     slowness=SLOW,
@@ -143,11 +144,11 @@ _VARIANTS = {
 }
 
 
-def _check(launch: Any, kernel: Any, batch: _Batch, otherwise: str = "other-attention", **more: Any) -> None:
+def _check(launch: Any, kernel: Any, batch: _Batch, otherwise: str = "other-attention") -> None:
     """Compares with the right result; names `otherwise` where something infinite or NaN came of special inputs."""
     out = np.full(batch.q.shape, np.nan, np.float32)
     args = (batch.q, batch.k, batch.v, batch.tables, batch.lens, batch.scale)
-    got = run(launch, kernel, batch.q.shape[:2], out, *args, **batch.sizes, **more)
+    got = run(launch, kernel, batch.q.shape[:2], out, *args, **batch.sizes)
     expected = _attend(batch)
     close = np.isclose(got, expected, rtol=1e-3, atol=1e-4)
     if close.all():

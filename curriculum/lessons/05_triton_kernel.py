@@ -34,9 +34,9 @@
 # ## 1 A batch that can fail, and the loop
 #
 # A kernel is compared with an **oracle**: attention from its definition, dense, in float64. The comparison is worth
-# as much as the batch. Half of all wrong kernels pass on one full sequence with its blocks in order. So here: three
-# sequences of different lengths in shuffled blocks, unused slots that hold NaN, unused table entries that no pool has, six
-# query heads on two KV heads, and a head size of 24, which is no power of two.
+# as much as the batch. Half of chapter 3's wrong kernels pass on one full sequence with its blocks in order. So here:
+# three sequences of different lengths in shuffled blocks, unused slots that hold NaN, unused table entries that no pool
+# has, six query heads on two KV heads, and a head size of 24, which is no power of two.
 
 # %%
 import os
@@ -679,7 +679,7 @@ print(f"decode with a group of 4 can use {share:.1%} of the arithmetic")
 points = {
     "decode, one query head a KV head": (1, None),
     "decode, 4 heads a KV head (published)": (4, 0.88),
-    "prefill of 2,048 tokens, 4 heads": (4 * 2048 / 2, None),
+    "prefill of 2,048 tokens, 4 heads": (4 * 2048 / 2, None),  # a key serves half of them: causal
 }
 roofline("H100 SXM, bf16, published limits", PEAK, BANDWIDTH, points).show()
 
@@ -776,8 +776,8 @@ if HAS_TRITON:
     print(f"registers: {four.registers} with the table, {bare.registers} without; "
           f"spilled: {four.spills} and {bare.spills}")  # fmt: skip
     print(f"tiles of keys or values that are on their way at once: {more:.0f} more without the table")
-print("share of the bandwidth, published:", ", ".join(f"{size} → {share:.0%}" for size, share in PUBLISHED.items()),
-      f"; contiguous {CONTIGUOUS:.0%}")  # fmt: skip
+shares = ", ".join(f"{size} → {share:.0%}" for size, share in PUBLISHED.items())
+print(f"share of the bandwidth, published: {shares}; contiguous {CONTIGUOUS:.0%}")
 
 # %% [markdown]
 # It is a *dependent* load: no key can be asked for before its entry has arrived, so the compiler keeps one tile of K and
@@ -813,20 +813,24 @@ slowdown(curves, "Decode attention through a table").show()
 # *Attention itself gets faster.* It gets slower, as you have just seen. The paper measured its first kernel 20 to 26 %
 # slower than FasterTransformer's. Then why is the server faster?
 #
-# > **Predict.** 8 × H100, Llama 3.1 70B, requests of 850 tokens, and chapter 1's numbers: 162 fit with reservations of
-# > 8,192, 1,536 with blocks. Let paged attention read keys and values 26 % slower. Which makes more tokens a second, and
-# > by how much?
+# > **Predict.** 8 × H100, Llama 3.1 70B, requests of 850 tokens, as many as fit: with reservations of 8,192, and with
+# > blocks, where nine times as many fit (chapter 1). Let paged attention read keys and values 26 % slower. Which makes
+# > more tokens a second, and by how much?
 
 # %%
+from paged_ref.sizing import contiguous_capacity, kv_budget, paged_capacity
+
 big, all_eight = MODELS["llama-3.1-70b"], 8 * BANDWIDTH
-rates = {}
-for name, requests, slower in (("contiguous", 162, 1.0), ("paged", 162, 1.26), ("paged", 1536, 1.26)):
+budget = kv_budget(8 * 80e9, big.weight_bytes)
+few, many_fit = contiguous_capacity(budget, big, 8192), paged_capacity(budget, big, 850)
+servers, rates = (("contiguous", few, 1.0), ("paged", few, 1.26), ("paged", many_fit, 1.26)), {}
+for name, requests, slower in servers:
     weights, kv = big.weight_bytes / all_eight, slower * requests * 850 * big.kv_bytes_per_token / all_eight
     rates[name, requests] = requests / (weights + kv)
     print(f"{name:10} {requests:5} at once: weights {1e3 * weights:.1f} ms, keys and values {1e3 * kv:4.1f} ms a step, "
           f"{rates[name, requests]:6,.0f} tokens/s")  # fmt: skip
-print(f"same batch: {rates['paged', 162] / rates['contiguous', 162]:.2f} times; "
-      f"the batch that fits: {rates['paged', 1536] / rates['contiguous', 162]:.1f} times")  # fmt: skip
+print(f"same batch: {rates['paged', few] / rates['contiguous', few]:.2f} times; "
+      f"the batch that fits: {rates['paged', many_fit] / rates['contiguous', few]:.1f} times")  # fmt: skip
 
 # %% [markdown]
 # At the same batch paging loses. It wins by the batch, because the weights are read once for all. (This counts bytes
@@ -957,7 +961,7 @@ print(f"that is a pool of {131_072 * 16_384 * 2 / 1e9:.1f} GB for the keys of on
 
 # %% [markdown]
 # No test with a small pool finds it, and a test with a large pool needs gigabytes. The course's exercise 5.3 does it
-# with a pointer that is moved back by 2.4 × 10⁹ numbers: the offsets are large and the memory small.
+# with a pointer that is moved back by billions of numbers: the offsets are large and the memory small.
 #
 # ### Broken: the padded head
 #

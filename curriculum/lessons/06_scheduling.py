@@ -311,8 +311,8 @@ latency_plot(two, [0], "A decodes while a prompt of 8,000 tokens arrives").show(
 
 # %% [markdown]
 # The stall shrinks with the budget, and the newcomer pays: its prompt takes more steps, and each reads all weights
-# again. Where the arithmetic of a chunk takes about as long as the reading of the weights, both are nearly free,
-# because the decodes that ride along only read, and the chunk mostly computes.
+# again. Neither side pays much where the arithmetic of a chunk takes about as long as the reading of the weights: the
+# decodes that ride along mostly read, and the chunk mostly computes.
 #
 # ## 6 The pool is dry: who gives way?
 #
@@ -484,7 +484,7 @@ for name, cost in SETUPS.items():
     flop = 2 * cost.num_parameters
     recompute = flop / (device.flops * cost.num_devices * cost.compute_efficiency)
     link = 2 * kv / recompute / cost.num_devices
-    print(f"{name:22}   {kv / 1e3:9.0f} KB   {1e6 * swap:7.1f} us   {1e6 * recompute:10.1f} us   "
+    print(f"{name:22}   {kv / 1e3:9.0f} KB   {1e6 * swap:7.1f} µs   {1e6 * recompute:10.1f} µs   "
           f"{link / 1e9:7.1f} GB/s of {device.pcie / 1e9:.0f}")  # fmt: skip
 
 # %% [markdown]
@@ -806,7 +806,8 @@ print("lines in all:", len(text.splitlines()))
 # the *rate* of a counter, `rate(vllm:num_preemptions_total[5m]) > 0`, and not a gauge that is looked at now and then.
 #
 # Two more signals are often asked for: how long an allocation takes, and how many blocks the prefix cache finds. Here
-# is a load whose prompts all begin with the same 200 tokens, on a pool that times itself.
+# is a load whose prompts all begin with the same 200 tokens, on a pool that times itself. (Who comes while another
+# request computes the same prefix waits until that is done, and finds it.)
 
 # %%
 from paged_ref.metrics import TimedBlockPool
@@ -825,8 +826,8 @@ print(f"block hits         {hits:,} of {queries:,}, {hits / queries:.0%}; misses
 print(f"allocations        {pool.allocation_seconds.count:,} timed")
 
 # %% tags=["nbval-ignore-output"]
-print(f"allocation latency on this machine: median {1e6 * now['allocation_p50']:.0f} us, "
-      f"p99 {1e6 * now['allocation_p99']:.0f} us")  # fmt: skip
+print(f"allocation latency on this machine: median {1e6 * now['allocation_p50']:.0f} µs, "
+      f"p99 {1e6 * now['allocation_p99']:.0f} µs")  # fmt: skip
 
 # %% [markdown]
 # Microseconds, in plain Python, against steps of many milliseconds. If this number rises, the cause is rarely the list
