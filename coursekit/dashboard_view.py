@@ -83,15 +83,10 @@ def latency_plot(timelines: Mapping[str, Timeline], requests: Sequence[int], tit
         for place, request in enumerate(requests):
             times, gaps = timeline.tokens[request][1:], [1e3 * gap for gap in timeline.gaps(request)]
             colour = (BLUE, VERMILION, GREEN)[place % 3]
+            above = {"zorder": 3 - place % 3}  # where they lie on each other, the first is seen
             axes.plot(
-                times,
-                gaps,
-                "os^"[place % 3],
-                color=colour,
-                markersize=4,
-                label=name_of(request),
-                zorder=3 - place % 3,
-            )  # the first on top
+                times, gaps, "os^"[place % 3], color=colour, markersize=4, label=name_of(request), **above
+            )
             worst = max(worst, *gaps)
             said.append(
                 f"{name}, {name_of(request)}: median {_middle(gaps):.0f} ms, longest {max(gaps):.0f} ms"

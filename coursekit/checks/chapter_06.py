@@ -20,8 +20,8 @@ STEP = Exercise(
         "too-many-seqs": "More than max_seqs requests run.",
         "prefill-left-out": "A prefill under way is missing: it gets what the decodes and the older ones leave of the "
         "budget.",
-        "part-admitted": "A request started with room for a part of its tokens only: the blocks of *all* its tokens must "
-        "be free, also if fewer are computed in this step.",
+        "part-admitted": "A request started with room for a part of its tokens only: the blocks of *all* its tokens "
+        "must be free, also if fewer are computed in this step.",
         "no-growth": "A request was admitted without a free block to grow into.",
         "blocks-forgotten": "Blocks were given twice: what a decode and those admitted before take is no longer free.",
         "left-waiting": "A request that may start was left waiting: the blocks of its tokens and one more are enough.",

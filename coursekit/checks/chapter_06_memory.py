@@ -223,8 +223,8 @@ SWAP = Exercise(
     answers=("swap_out", "swap_in", "Memory"),
     misconceptions={
         "bad-ids": "The blocks that are returned must be taken from the free ones of the memory that they are in.",
-        "no-op": "Nothing arrived: with a list as index, data[:, blocks] is a new array, and what is copied *into* it is "
-        "lost. Assign to it instead, on the side that the blocks go to.",
+        "no-op": "Nothing arrived: with a list as index, data[:, blocks] is a new array, and what is copied *into* it "
+        "is lost. Assign to it instead, on the side that the blocks go to.",
         "freed-first": "The blocks were freed before they were copied: their next owner had written into them already.",
         "one-layer": "Only the first layer was copied: a block has keys and values in every layer.",
         "order": "The blocks are in another order: the first one returned must hold what the first one given held.",
