@@ -108,8 +108,9 @@ print("the loop equals the oracle:", close(loop))
 # %% [markdown]
 # ## 2 What a kernel is
 #
-# A GPU runs one short **program** thousands of times, side by side and in no particular order. What distinguishes
-# the runs is their number. In **Triton** one writes that program in Python's grammar:
+# A GPU runs one short **program** thousands of times, in no particular order, many side by side on each of its
+# **multiprocessors** (an H100 has 132). What distinguishes the runs is their number. In **Triton** one writes that
+# program in Python's grammar:
 #
 # - `tl.program_id(0)` says which run this is. The **grid** says how many there are.
 # - A variable is a small array, a **tile**. `tl.arange(0, 8)` makes one; its size is a power of two, known when the
@@ -390,7 +391,8 @@ for name in ("3 a group of heads", "4 four blocks a tile"):
     print(f"{name:20}  equals the oracle: {right}; {told}")
 
 # %% [markdown]
-# No: what is masked is not loaded. A tile may reach far beyond the end of a sequence, and costs only idle lanes.
+# No: what is masked is not loaded. A tile may reach far beyond the end of a sequence, and costs only idle **lanes**:
+# places in the tile whose arithmetic is done for nothing.
 #
 # ## 7 Version 5: split the context, merge the parts
 #
@@ -581,9 +583,9 @@ for size in (8, 16, 32):
 #
 # ## 9 The library's kernel
 #
-# `decode_kernel` in `paged_ref` is version 5 with what a server needs: any strides, soft caps, sliding windows, batches
-# in which some sequences prefill. Its heart, `attend_tokens`, is shared with the prefill kernel: there the rows of the tile
-# are several query *tokens* times the heads of the group, and a causal mask says who sees what.
+# `decode_kernel` in `paged_ref` is version 5 with what a server needs: any strides, soft caps (a smooth bound on the scores),
+# sliding windows, batches in which some sequences prefill. Its heart, `attend_tokens`, is shared with the prefill kernel:
+# there the rows of the tile are several query *tokens* times the heads of the group, and a causal mask says who sees what.
 
 # %%
 from coursekit.kernel_elsewhere import call, library_reads
@@ -614,11 +616,11 @@ else:
 # %% [markdown]
 # ## 10 Registers, shared memory, spills: what the compiler says
 #
-# A **register** holds one number of one thread. A thread has at most 255, and a multiprocessor 65,536 for all its threads:
-# a kernel that uses many can have few programs at work at once, and if it needs more than there are, the compiler
-# **spills** them to memory, which a kernel that waits for memory cannot afford. **Shared memory** is where tiles lie
-# while they are used. Triton compiles for a GPU that is not there, so all of this can be read here. Below: an H100
-# (sm_90), at the sizes of Llama 3.1 8B in fp16, blocks of 16.
+# Triton spreads a program over 128 **threads**, if not told otherwise. A **register** holds one number of one thread. A
+# thread has at most 255, and a multiprocessor 65,536 for all its threads: a kernel that uses many can have few programs
+# at work at once, and if it needs more than there are, the compiler **spills** them to memory, which a kernel that waits
+# for memory cannot afford. **Shared memory** is where tiles lie while they are used. Triton compiles for a GPU that is
+# not there, so all of this can be read here. Below: an H100 (sm_90), at the sizes of Llama 3.1 8B in fp16, blocks of 16.
 #
 # > **Predict.** Which version needs the most registers? And what does the *table* cost: how many registers does version 4
 # > save if it takes the blocks in order?
@@ -665,6 +667,9 @@ for target, device in (("sm_80", "A100"), ("sm_90", "H100"), ("gfx942", "MI300X"
 # operations for each byte read. In decode, each key number takes part in one multiplication and one addition for
 # each query head of its group, and each value number, too. In bf16 a number has two bytes. So the intensity is the group's
 # size, whatever the length of the context. In prefill every key serves many query tokens.
+#
+# Drawn against the intensity, the two limits are a **roofline**: a slope, where the bytes limit, and a flat top, where
+# the operations do. They meet at the **ridge**.
 #
 # > **Predict.** An H100 reads 3,350 GB/s and computes 989 TFLOP/s in bf16 (published). A group has 4 heads. What share of
 # > its arithmetic can decode attention use at most?
@@ -891,9 +896,9 @@ alone = launches_ms + weights_ms + per_request_ms
 print(f"of a step with one request, its own keys and values take {per_request_ms / alone:.1%}")
 
 # %% [markdown]
-# Launches and the latency of memory are paid once for all requests of the batch, and so are the weights. (CUDA graphs
-# take most of the launches' cost away; they do not take away the weights.) Measured here, per token, for the two kinds of
-# work: a product with a weight matrix of SmolLM2, and attention to 600 tokens.
+# Launches and the latency of memory are paid once for all requests of the batch, and so are the weights. (CUDA graphs,
+# which replay a recorded row of launches, take most of their cost away; they do not take away the weights.) Measured
+# here, per token, for the two kinds of work: a product with a weight matrix of SmolLM2, and attention to 600 tokens.
 
 # %% tags=["nbval-ignore-output"]
 tiny = torch.zeros(1, device=device)

@@ -256,7 +256,9 @@ except NeverFits as error:
 #
 # ### What does the watermark buy?
 #
-# A new request takes blocks *now*. The running ones will want blocks *soon*. The watermark keeps some back for them.
+# A new request takes blocks *now*. The running ones will want blocks *soon*. The watermark keeps some back for them. What
+# that is worth, the users' latencies tell: **TTFT**, the time to the first token, and **ITL**, the inter-token latency,
+# the gap between one token and the next. **p99** is what 99 of 100 do not exceed.
 #
 # > **Predict.** More requests arrive than the GPU can serve. As the watermark rises from 0 to 20 %, what happens to
 # > the preemptions, to the wait for the first token, and to the throughput?
@@ -276,11 +278,10 @@ for watermark in (0.0, 0.01, 0.02, 0.05, 0.1, 0.2):
     )
 
 # %% [markdown]
-# (ITL is the inter-token latency, the gap between one token and the next; TTFT is the time to the first token; p99 is
-# what 99 of 100 do not exceed.) The third column is a published measurement of one engine, with another model,
-# another GPU and another load; there, 5 % brought the ITL's p99 from 40.6 to 17.7 ms. The numbers cannot be compared;
-# the shape can: the first few per cent remove most preemptions. Beyond, the reserve costs more than it saves:
-# requests wait at the door for memory that nobody may use.
+# The third column is a published measurement of one engine, with another model, another GPU and another load; there,
+# 5 % brought the ITL's p99 from 40.6 to 17.7 ms. The numbers cannot be compared; the shape can: the first few per cent
+# remove most preemptions. Beyond, the reserve costs more than it saves: requests wait at the door for memory that nobody
+# may use.
 #
 # ## 5 A long prompt must not stop the others
 #
@@ -496,7 +497,7 @@ for name, cost in SETUPS.items():
 # - **Recompute rides along.** Its tokens join a step that reads the weights anyway.
 # - **The prefix cache remembers.** A dropped block is free, not erased. If the request comes back before somebody else
 #   took it, nothing is computed again.
-# - Swap needs pinned host memory, and bookkeeping for a second pool.
+# - Swap needs pinned host memory, which the operating system must not move, and bookkeeping for a second pool.
 #
 # Move the link's speed and see where the lines cross.
 
