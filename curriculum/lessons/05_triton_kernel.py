@@ -913,7 +913,8 @@ for size in (1, 4, 16, 64):
     print(f"{size:5} {1e6 * product / size:32.1f} {1e3 * attention / size:23.1f}")
 
 # %% [markdown]
-# The first falls with the batch, the second does not: weights are shared, keys and values are not. So more memory for the cache raises the batch, until the cache itself is what one waits for:
+# The first falls with the batch, the second does not: weights are shared, keys and values are not. So more memory for the
+# cache allows a larger batch and more tokens a second, until the cache itself is what one waits for.
 #
 # > **Predict.** A device with more memory holds more blocks. All of them full: how long does a step take that reads every
 # > one of them once?
