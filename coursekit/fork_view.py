@@ -1,7 +1,4 @@
-"""What forks share (chapter 4): beam searches as trees over blocks, blocks over the steps, published savings.
-
-What must hold: `versions` gives the blocks that a pool holds after the same forks and writes (a test replays them).
-"""
+"""What forks share (chapter 4): beam searches as trees over blocks, blocks over the steps, published savings."""
 
 from __future__ import annotations
 
@@ -10,25 +7,11 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
+from coursekit.beams import living, versions
 from coursekit.show import BLUE, FAINT, INK, ORANGE, PALETTE, VERMILION, Picture, figure
 from paged_ref.block_pool import blocks_for
 
 DROPPED = "#A8A8A2"  # a token that no living beam has
-
-
-def living(parents: Sequence[Sequence[int]]) -> list[set[int]]:
-    """After each step, the beams that the last generation descends from; the last entry is that generation."""
-    alive = [set(range(len(parents[-1])))]
-    for row in reversed(parents[1:]):
-        alive.append({row[beam] for beam in alive[-1]})
-    return alive[::-1]
-
-
-def versions(prompt_tokens: int, parents: Sequence[Sequence[int]], block_size: int) -> list[int]:
-    """For each logical block, in how many versions the living beams hold it: the sum is the physical blocks."""
-    alive, total = living(parents), prompt_tokens + len(parents)
-    lasts = [min(total, end) - 1 for end in range(block_size, total + block_size, block_size)]
-    return [len(alive[last - prompt_tokens]) if last >= prompt_tokens else 1 for last in lasts]
 
 
 def beam_tree(prompt_tokens: int, parents: Sequence[Sequence[int]], block_size: int) -> Picture:
@@ -145,10 +128,14 @@ def saved_beside_paper(
                 first = row == 0 and width == min(averages[kind])
                 marker, colour = ("os^D"[number % 4], PALETTE[number % len(PALETTE)])
                 axes.plot(100 * share, y, marker, color=colour, markersize=7, label=kind if first else None)
+                near = [other - share for other in averages[kind].values() if 0 < abs(other - share) < 0.015]
                 axes.annotate(
                     str(width),
                     (100 * share, y),
-                    (0, 5 if number == 0 else -13),
+                    (
+                        -3 * sum(gap > 0 for gap in near) + 3 * sum(gap < 0 for gap in near),
+                        5 if number == 0 else -13,
+                    ),
                     textcoords="offset points",
                     fontsize=8.5,
                     ha="center",

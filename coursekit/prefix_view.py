@@ -90,7 +90,7 @@ def two_trees(texts: Mapping[str, str], block_size: int) -> Picture:
                                  for node in tree.all() if node.tokens)
         for title, tree in trees.items()
     ]  # fmt: skip
-    counts = ", ".join(f"{title.lower()} {found[title]} of {filed[title]}" for title in trees)
+    counts = "; ".join(f"{title.lower()}: {found[title]} of {filed[title]}" for title in trees)
     return Picture(
         fig,
         alt=f"Two trees of the prompts {', '.join(prompts)}. {'. '.join(said)}.",

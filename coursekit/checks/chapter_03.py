@@ -10,7 +10,7 @@ import numpy as np
 
 from coursekit.checks import chapter_03_attention, chapter_03_online  # noqa: F401  registered with these
 from coursekit.checks.answers import AnswerRaised, show
-from coursekit.checks.chapter_03_inputs import NOT_AN_ID, as_array, numpy_rng
+from coursekit.checks.chapter_03_inputs import NOT_AN_ID, as_array, numpy_rng, shape_of
 from coursekit.checks.framework import Exercise, Wrong
 
 WRITE = Exercise(
@@ -24,6 +24,8 @@ WRITE = Exercise(
         "There the neighbour's token may lie.",
         "rows-shifted": "With a -1 before it, a token's row landed in the slot of another token: rows and slots must "
         "be left out together.",
+        "zero-left-out": "The token with slot 0 was not written. Slot 0 is a slot like any other; only -1 means that a "
+        "token has none.",
         "offset-lost": "Every token landed at the beginning of its block: the place inside the block is missing.",
         "swapped": "Quotient and rest are swapped: slot // block_size is the block, slot % block_size the place in it.",
         "slot-as-block": "A slot was used as a block's number: slot s lies in block s // block_size.",
@@ -49,6 +51,10 @@ def _write_shifted(cache: np.ndarray, rows: np.ndarray, slots: np.ndarray) -> No
     _write_right(cache, rows[: len(kept)], kept)
 
 
+def _write_without_zero(cache: np.ndarray, rows: np.ndarray, slots: np.ndarray) -> None:
+    _write_right(cache, rows, np.where(slots == 0, -1, slots))
+
+
 def _write_without_offset(cache: np.ndarray, rows: np.ndarray, slots: np.ndarray) -> None:
     for row, slot in zip(rows, slots, strict=True):
         if slot >= 0:
@@ -57,13 +63,14 @@ def _write_without_offset(cache: np.ndarray, rows: np.ndarray, slots: np.ndarray
 
 def _write_swapped(cache: np.ndarray, rows: np.ndarray, slots: np.ndarray) -> None:
     for row, slot in zip(rows, slots, strict=True):
-        if slot >= 0 and slot // cache.shape[1] < cache.shape[1]:
+        if slot >= 0 and slot % cache.shape[1] < len(cache) and slot // cache.shape[1] < cache.shape[1]:
             cache[slot % cache.shape[1], slot // cache.shape[1]] = row
 
 
 _WRONG_WRITES: dict[str, _Write] = {
     "minus-one-written": _write_last,
     "rows-shifted": _write_shifted,
+    "zero-left-out": _write_without_zero,
     "offset-lost": _write_without_offset,
     "swapped": _write_swapped,
 }
@@ -134,8 +141,8 @@ def _content(cell: np.ndarray, before: np.ndarray, rows: np.ndarray, name: str) 
 
 @WRITE.part("every token in its slot", points=3)
 def _write_all(rng: Random, write_kv: Any) -> None:
-    # The first blocks of a pool, and no token on the diagonal: there swapped indices stay within the cache.
-    _check_write(rng, write_kv, [9, 6, 13, 3, 14, 2, 8], num_blocks=6, block_size=4)
+    # The first blocks of a pool: there swapped indices stay within the cache.
+    _check_write(rng, write_kv, [9, 6, 13, 3, 14, 2, 0, 8], num_blocks=6, block_size=4)
     for block_size in (1, 5, 16, rng.randint(2, 12)):
         slots = rng.sample(range(9 * block_size), min(12, 6 * block_size))
         _check_write(rng, write_kv, slots, num_blocks=9, block_size=block_size)
@@ -143,7 +150,7 @@ def _write_all(rng: Random, write_kv: Any) -> None:
 
 @WRITE.part("-1: not written", points=2)
 def _write_padded(rng: Random, write_kv: Any) -> None:
-    _check_write(rng, write_kv, [9, -1, 6, 13, -1, -1, 3, 14], num_blocks=6, block_size=4)
+    _check_write(rng, write_kv, [9, -1, 6, 0, 13, -1, -1, 3, 14], num_blocks=6, block_size=4)
     for block_size in (4, rng.randint(2, 12)):
         slots = rng.sample(range(9 * block_size - 1), 8)  # the last slot belongs to somebody else
         for place in sorted(rng.sample(range(9), 3)):
@@ -159,6 +166,8 @@ GATHER = Exercise(
         "last-block-lost": "The tokens of the last, partial block are missing: the number of blocks is rounded up.",
         "order": "The blocks are in another order than the table's: logical order is the order of the text.",
         "table-ignored": "The rows come from the first blocks of the cache: look the blocks up in the table.",
+        "first-block-only": "Only the first block was looked up, and the rows that follow it in memory were taken: the "
+        "next block may lie anywhere.",
         "block-as-slot": "A block's number was used as its first slot: block b begins at slot b * block_size.",
         "not-flat": "The result is still cut into blocks: one row for each token is wanted.",
         "unused-read": "An entry of the table past the sequence's last block was used. Anything may stand there.",
@@ -176,6 +185,7 @@ _WRONG_ROWS: dict[str, Callable[[np.ndarray, np.ndarray, int], list[np.ndarray]]
     "last-block-lost": lambda cache, table, n: [_flat(cache[table[: n // cache.shape[1]]])],
     "order": lambda cache, table, n: [_flat(cache[np.sort(table)])[:n], _flat(cache[table[::-1]])[:n]],
     "table-ignored": lambda cache, table, n: [_flat(cache)[:n]],
+    "first-block-only": lambda cache, table, n: [_flat(cache[table[0] :])[:n]],
     "block-as-slot": lambda cache, table, n: [
         _flat(cache)[table[np.arange(n) // cache.shape[1]] + np.arange(n) % cache.shape[1]],
         _flat(cache)[table],
@@ -203,9 +213,7 @@ def _check_gather(gather: Any, cache: np.ndarray, table: np.ndarray, n: int) -> 
     )
     key = next(same, "other-rows")
     if got is None:
-        shape = getattr(answer, "shape", None)
-        found = f"shape {tuple(shape)}" if shape is not None else show(answer)
-        raise Wrong(key, f"{told}: expected shape {expected.shape}, got {found}.")
+        raise Wrong(key, f"{told}: expected shape {expected.shape}, got {shape_of(answer)}.")
     token = int(np.argwhere(got != expected)[0][0])
     found = next(
         (f"that of token {t}" for t in range(n) if np.array_equal(got[token], expected[t])), "another one"
@@ -234,7 +242,7 @@ def _gather_in_order(rng: Random, gather: Any) -> None:
 
 @GATHER.part("lengths around a block's end, in a table with room to grow", points=3)
 def _gather_lengths(rng: Random, gather: Any) -> None:
-    for block_size in (4, 1, rng.randint(5, 12)):
+    for block_size in (4, 1, 16, rng.randint(5, 12)):
         for n in sorted(
             {1, max(1, block_size - 1), block_size, block_size + 1, 2 * block_size, 3 * block_size}
         ):

@@ -17,6 +17,7 @@ from coursekit.checks.chapter_03_inputs import (
     close,
     draw,
     faulty,
+    shape_of,
 )
 from coursekit.checks.framework import Exercise, Wrong
 
@@ -32,13 +33,15 @@ TEXTS = {
     "tail-kept": "The rest of the last block takes part: its slots hold no token of this sequence.",
     "tail-scored-zero": "The rest of the last block has a score of 0. That is a score like any other, and takes its "
     "share of the weight; leave those slots out, or give them -inf.",
+    "last-block-lost": "The last, partly filled block is left out: the number of blocks is rounded up.",
     "token-lost": "The last token is left out: a query sees its own key, too.",
     "swapped": "Keys and values are swapped.",
     "not-normalised": "The weights do not add up to 1: divide by their sum.",
     "nan-leaks": "An unused slot's NaN reached the result. A weight of 0 does not keep it out: 0 * NaN is NaN. Leave "
     "the slot out before anything is multiplied.",
     "unused-read": "An entry of the table past the sequence's last block was used. Anything may stand there.",
-    "overflow": "exp overflowed, or vanished: subtract the largest score of all before exp.",
+    "overflow": "exp overflowed, or vanished: before exp, subtract the largest of this head's scores, and no other "
+    "number.",
     "other-attention": "This is not the attention of this query over its sequence.",
 }
 _OF_BATCH = {
@@ -55,6 +58,9 @@ FAULTS: dict[str, Callable[[Inputs], np.ndarray]] = {
     ),
     "tail-scored-zero": lambda x: faulty(x, tail_score_zero=True),
     "token-lost": lambda x: faulty(x, length=lambda x, i: max(1, int(x.seq_lens[i]) - 1)),
+    "last-block-lost": lambda x: faulty(
+        x, length=lambda x, i: max(1, int(x.seq_lens[i]) // x.block_size * x.block_size)
+    ),
     "swapped": lambda x: faulty(x, swap=True),
     "not-normalised": lambda x: faulty(x, normalise=False),
     "one-length": lambda x: faulty(x, length=lambda x, i: int(x.seq_lens[0])),
@@ -76,9 +82,7 @@ def compare(
         raise
     got = as_array(answer, expected.shape)
     if got is None:
-        shape = getattr(answer, "shape", None)
-        found = f"shape {tuple(shape)}" if shape is not None else show(answer)
-        raise Wrong("other-attention", f"{told}: expected shape {expected.shape}, got {found}.")
+        raise Wrong("other-attention", f"{told}: expected shape {expected.shape}, got {shape_of(answer)}.")
     right = close(got, expected, tolerance)
     if right.all():
         return

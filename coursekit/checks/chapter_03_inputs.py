@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from coursekit.checks.answers import show
 from paged_ref.attention.oracle import oracle
 
 NOT_AN_ID = 2**31 - 1  # in an unused table entry: whoever reads there fails
@@ -138,6 +139,12 @@ def as_array(value: Any, shape: tuple[int, ...]) -> np.ndarray | None:
     except (TypeError, ValueError):
         return None
     return array if array.shape == shape else None
+
+
+def shape_of(answer: Any) -> str:
+    """What an answer returned in place of numbers of the right shape, in words."""
+    shape = getattr(answer, "shape", None)
+    return show(answer) if shape is None else f"shape {tuple(shape)}"
 
 
 def close(got: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:

@@ -24,6 +24,11 @@ ONLINE = Exercise(
         "the old one subtracted.",
         "acc-not-rescaled": "`total` is rescaled when the largest score rises, `acc` is not: both were summed with the "
         "old one subtracted.",
+        "block-rescaled": "The block's own part is multiplied by exp(old top - new top), too. It was made with the new "
+        "top already: only what was summed before is rescaled.",
+        "old-top": "The block's weights are made with the old top, which is -inf at first: exp(score - new top) is "
+        "wanted.",
+        "top-lost": "`top` must become the larger of the old top and the block's largest score, and be returned.",
         "rescale-inverted": "The sums are multiplied by exp(new top - old top): that is upside down. What was summed "
         "so far is too *large* when the top rises.",
         "divides-early": "`acc` was divided already. Keep the bare sum, and divide once, at the very end.",
@@ -36,6 +41,7 @@ ONLINE = Exercise(
                 "modulo",
                 "scale-missing",
                 "tail-kept",
+                "last-block-lost",
                 "nan-leaks",
                 "unused-read",
                 "overflow",
@@ -93,9 +99,7 @@ _WRONG_STATES: dict[str, list[Callable[..., _State]]] = {
 }
 
 
-def _check_absorb(
-    absorb: Any, blocks: list[np.ndarray], values: list[np.ndarray], large: bool = False
-) -> None:
+def _check_absorb(absorb: Any, blocks: list[np.ndarray], values: list[np.ndarray]) -> None:
     """After every block, acc / total must be the attention so far, and top + log(total) its log-sum-exp."""
     d = values[0].shape[1]
     start: _State = (-math.inf, 0.0, np.zeros(d))
@@ -111,9 +115,19 @@ def _check_absorb(
         expected = (right[0], right[1], right[2][0])
         detail = f"{place}: (top, total, acc[0]): {_three(expected)} would do, got {_three(got)}."
         if not all(np.isfinite(x).all() for x in state) or state[1] <= 0:
-            # The factor of the first block, exp(-inf), is 0; upside down it is inf, and inf * 0 is NaN.
-            raise Wrong("overflow" if large or number else "rescale-inverted", detail)
+            raise Wrong(_not_numbers(state, first=number == 0), detail)
         raise Wrong(next(_explained(start, blocks[: number + 1], values, state), "other-state"), detail)
+
+
+def _not_numbers(state: _State, first: bool) -> str:
+    """Why a state is infinite, NaN or without a positive total; after the first block it is no overflow."""
+    top, total, _ = state
+    if not math.isfinite(top):
+        return "top-lost"
+    if not first:
+        return "overflow"
+    # The first block's factor, exp(-inf), is 0. Upside down it is inf, and inf * 0 is NaN.
+    return "rescale-inverted" if math.isnan(total) else "block-rescaled" if total <= 0 else "old-top"
 
 
 def _agree(state: _State, right: _State) -> bool:
@@ -166,7 +180,7 @@ def _large_blocks(rng: Random, absorb: Any, attend_blocks: Any) -> None:
     for tops in ([10.0, 2000.0, 900.0], [-2000.0, -2001.0], [1500.0, -1500.0, rng.uniform(1400, 1600)]):
         scores = [top - np.append(0, numbers.random(2)) for top in tops]
         values = [numbers.standard_normal((3, 4)) for _ in tops]
-        _check_absorb(absorb, scores, values, large=True)
+        _check_absorb(absorb, scores, values)
 
 
 @ONLINE.part("one query over the blocks of a table", points=3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from coursekit.checks import chapter_04_prefix  # noqa: F401  its exercises are registered with these
-from coursekit.checks.answers import AnswerRaised, show
-from coursekit.checks.chapter_02_memory import num_free
+from coursekit.checks.chapter_02_memory import must_raise, num_free, told
 from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
 
 FORK = Exercise(
@@ -47,8 +45,7 @@ class _Family:
         self.others = as_list(self.pool.allocate(rng.randint(1, 3)))
 
     def told(self) -> str:
-        """The calls that led here, the last few of them."""
-        return "; ".join(["…"] * (len(self.story) > 5) + self.story[-5:])
+        return told(self.story)
 
     def new(self, name: str, num_tokens: int) -> None:
         table = self.BlockTable(self.pool)
@@ -152,23 +149,11 @@ def _refused(rng: Random, BlockPool: Any, BlockTable: Any) -> None:
     for name, blocks in attempts:
         method = getattr(family.pool, name)
         call = f"{family.told()}; pool.{name}({blocks})"
-        _must_raise(partial(method, list(blocks)), "ValueError", "not-refused", call)
+        must_raise(partial(method, list(blocks)), "ValueError", "not-refused", call)
         family.story.append(f"pool.{name}({blocks}), refused")
         family.counts("half-done", "half-done")
     family.release("a")
     family.release("b")
-
-
-def _must_raise(call: Callable[[], Any], name: str, key: str, text: str) -> None:
-    try:
-        got = call()
-    except AnswerRaised as raised:
-        if name in raised.bases:
-            return
-        if "NotImplementedError" in raised.bases:
-            raise
-        raise Wrong(key, f"{text}: expected {name}, got {raised.name}: {raised.message}") from None
-    raise Wrong(key, f"{text}: expected {name}, got {show(got)}.")
 
 
 WRITE = Exercise(
@@ -206,7 +191,7 @@ class _Texts:
         self.next = 100
 
     def told(self) -> str:
-        return "; ".join(["…"] * (len(self.story) > 5) + self.story[-5:])
+        return told(self.story)
 
     def new(self, name: str, num_tokens: int) -> None:
         self.tables[name], self.texts[name] = self.BlockTable(self.pool), []
@@ -287,7 +272,7 @@ class _Texts:
         """The pool is dry: append must raise and change nothing."""
         before = self.state()
         call = f"{self.told()}; append({name}) in a dry pool"
-        _must_raise(
+        must_raise(
             partial(self.append_, self.tables[name], self.memory, 99), "OutOfBlocks", "not-refused", call
         )
         self.story.append(f"append({name}), refused")

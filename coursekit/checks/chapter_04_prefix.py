@@ -6,7 +6,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from coursekit.beams import living, versions
 from coursekit.checks.answers import show
+from coursekit.checks.chapter_02_memory import told
 from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
 
 PREFIX = Exercise(
@@ -38,7 +40,7 @@ class _Filed:
         self.story = [f"PrefixCache({block_size})"]
 
     def told(self) -> str:
-        return "; ".join(["…"] * (len(self.story) > 4) + self.story[-4:])
+        return told(self.story, 4)
 
     def publish(self, tokens: list[int], blocks: list[int], salt: Any = None) -> None:
         more = "" if salt is None else f", {salt!r}"
@@ -146,18 +148,35 @@ def _recycled(rng: Random, PrefixCache: Any) -> None:
                 raise Wrong("stale", difference(f"{filed.told()}; lookup", "without it", found))
 
 
+@PREFIX.part("the same contents in two blocks", points=1)
+def _twice(rng: Random, PrefixCache: Any) -> None:
+    for size in (4, rng.randint(2, 8)):
+        filed = _Filed(PrefixCache, size)
+        a, ids = _tokens(rng, 2 * size), rng.sample(range(60), 4)
+        filed.publish(a, ids[:2])
+        filed.publish(a, ids[2:])
+        kept = filed.lookup([*a, 1], "wrong-block")
+        for block in ids:
+            if block not in kept:  # this copy is not filed
+                filed.forget(block)
+                filed.lookup([*a, 1], "stale")
+        for block in reversed(kept):
+            filed.forget(block)
+            filed.lookup([*a, 1], "stale")
+
+
 @PREFIX.part("salts", points=1)
 def _salts(rng: Random, PrefixCache: Any) -> None:
     size = rng.randint(2, 6)
     filed = _Filed(PrefixCache, size)
     a = _tokens(rng, 2 * size)
-    filed.publish(a, [5, 9], "alice")
+    filed.publish(a, [5, 9], "ann")
     filed.lookup([*a, 1], "salt-ignored", "bob")
     filed.lookup([*a, 1], "salt-ignored")
-    filed.lookup([*a, 1], "wrong-block", "alice")
+    filed.lookup([*a, 1], "wrong-block", "ann")
     filed.publish(a, [2, 4], "bob")
     filed.lookup([*a, 1], "wrong-block", "bob")
-    filed.lookup([*a, 1], "wrong-block", "alice")
+    filed.lookup([*a, 1], "wrong-block", "ann")
 
 
 BEAMS = Exercise(
@@ -184,25 +203,9 @@ def _up(tokens: int, size: int) -> int:
     return -(-tokens // size)
 
 
-def _ancestors(parents: list[list[int]]) -> list[set[int]]:
-    """After each step, the beams from which today's descend; the last entry is today's."""
-    alive = [set(range(len(parents[-1])))]
-    for row in reversed(parents[1:]):
-        alive.append({row[beam] for beam in alive[-1]})
-    return alive[::-1]
-
-
 def right_blocks(prompt: int, parents: list[list[int]], size: int) -> int:
     """The reference: for each block, in how many versions today's beams have it."""
-    if not parents:
-        return _up(prompt, size)
-    alive = _ancestors(parents)
-    total = prompt + len(parents)
-    blocks = 0
-    for block in range(_up(total, size)):
-        last = min(total, (block + 1) * size) - 1  # the block's last token that is there
-        blocks += len(alive[last - prompt]) if last >= prompt else 1
-    return blocks
+    return sum(versions(prompt, parents, size)) if parents else _up(prompt, size)
 
 
 def _logical(prompt: int, parents: list[list[int]], size: int) -> int:
@@ -219,7 +222,7 @@ def _partial_shared(prompt: int, parents: list[list[int]], size: int) -> int:
     total, shared = prompt + len(parents), _up(prompt, size)
     if not parents:
         return shared
-    alive = _ancestors(parents)
+    alive = living(parents)
     lasts = [min(total, (block + 1) * size) - 1 for block in range(shared, _up(total, size))]
     return shared + sum(len(alive[last - prompt]) for last in lasts)
 
@@ -237,7 +240,7 @@ def _dead_beams(prompt: int, parents: list[list[int]], size: int) -> int:
 
 
 def _token_sum(prompt: int, parents: list[list[int]], size: int) -> int:
-    tokens = prompt + (sum(map(len, _ancestors(parents))) if parents else 0)
+    tokens = prompt + (sum(map(len, living(parents))) if parents else 0)
     return _up(tokens, size)
 
 

@@ -1030,5 +1030,5 @@ print("B reads:", repr(memory.read(b.blocks, b.num_tokens)))
 # 2. Why can a pool of equal blocks have no external fragmentation, and which waste does it have?
 # 3. "It is virtual memory for the KV cache." Name three terms that carry over, and three that do not.
 #
-# Next: chapter 3 writes keys and values through these slots and computes attention through the table. You can
-# look ahead at [chapter 7](07_batched_decode.ipynb), where all of it carries a real model.
+# Next: [chapter 3](03_numpy_gather.ipynb) writes keys and values through these slots and computes attention through
+# the table. You can look ahead at [chapter 7](07_batched_decode.ipynb), where all of it carries a real model.

@@ -101,7 +101,7 @@ print(f"share: {model.kv_bytes_per_token / own.kv_bytes_per_token:.3f}")
 #
 #     kv_head = h // (num_heads // num_kv_heads)
 #
-# `h % num_kv_heads` looks as good, and is the commonest mistake in this chapter.
+# `h % num_kv_heads` looks as good. It deals the KV heads out in turn.
 #
 # > **Predict.** For which of these models do the two formulas agree for all heads: 9 over 3, 4 over 4, 8 over 2, 5
 # > over 1?
@@ -323,6 +323,9 @@ for n in (4, 13, 14):
     print(bool(np.isnan(gather(key_cache, table, n)).any()))
 
 # %% [markdown]
+# The −99 do nothing: `gather` takes no more entries than the tokens need, and step 1 on the whole table would be an
+# `IndexError`, or with −1 somebody's block (section 14).
+#
 # Follow one query over the memory. Its weights change with every block that it reads, because softmax divides by
 # the sum over *all* keys. Section 8 turns that nuisance into an algorithm.
 
@@ -345,7 +348,7 @@ explore(way_of_query, text, start={"blocks_read": 3}, blocks_read=range(5))
 #
 # The last block of a has 4 slots and 2 tokens. `gather` cuts the other two off. A kernel on a GPU works on whole
 # tiles of memory and would rather *mask*: compute with all slots, and see to it that the two have no weight. There
-# are four ways.
+# are four ways to try.
 #
 # > **Predict.** Which of them give the right output? The unused slots hold NaN. (1) let the tail take part · (2)
 # > set its scores to 0 · (3) set its scores to −inf · (4) as (3), and also set its values to 0.
@@ -676,7 +679,8 @@ print("\n".join(f"  {name}" for name in passing))
 
 # %% [markdown]
 # Half of them. Not one needs bad luck: with one sequence, the first sequence's table *is* the right one; with full
-# blocks there is no tail; with all keys visible the order of full blocks does not matter.
+# blocks there is no tail; with all keys visible the order of full blocks does not matter; and scores of ordinary size
+# do not overflow.
 #
 # So we build inputs on purpose, each ingredient against a kind of mistake:
 #
@@ -938,8 +942,8 @@ print(f"paged, with a gather  {milliseconds(with_gather, 30):6.2f} ms")
 print(f"paged, block by block {milliseconds(lambda: paged_decode(*one), 5):6.2f} ms")
 
 # %% [markdown]
-# The last one is slow for a reason that has nothing to do with memory: a Python loop over 500 blocks. Compiled, the
-# same loop is the *fastest* way through a paged cache, because it makes no copy. That is chapter 5.
+# The last one is slow for a reason that has nothing to do with memory: a Python loop over 500 blocks. The other two
+# hand all tokens to one call. Compiled, the loop costs little, and there is no copy to pay for: chapter 5 does it.
 #
 # ## 14 What must hold, and what breaks if it does not
 #
@@ -1059,5 +1063,5 @@ for i, n in enumerate(inputs[4]):
 # 3. A kernel passes a test with one sequence, 4 over 4 heads, full blocks and the table 0, 1, 2, 3. Name five mistakes that
 #    it may still have, and the input that would show each.
 #
-# Next: chapter 4 lets several tables name the same block: forks, copy-on-write, and prompts that are found again by
-# their contents.
+# Next: [chapter 4](04_sharing.ipynb) lets several tables name the same block: forks, copy-on-write, and prompts that
+# are found again by their contents.

@@ -34,8 +34,9 @@ from coursekit.quiz.judge import LETTERS, ask, judge, told
 from coursekit.quiz.template import fill_in
 from coursekit.source import read_notebook
 
-LEAST = 90  # questions in all
-LEAST_OF_CHAPTER = {1: 27, 2: 36, 7: 27}
+LEAST = 225  # questions in all
+LEAST_OF_CHAPTER = {1: 27, 2: 36, 3: 30, 4: 32, 5: 35, 6: 38, 7: 27}
+LEAST_OF_LEVEL = {1: 30, 2: 55, 3: 65, 4: 45, 5: 18}
 DRAWS = 60
 
 BANK = load_bank()
@@ -57,6 +58,8 @@ def test_there_are_enough_of_every_chapter_level_and_kind() -> None:
     chapters = Counter(question.chapter for question in BANK)
     assert len(BANK) >= LEAST
     assert all(chapters[chapter] >= least for chapter, least in LEAST_OF_CHAPTER.items()), chapters
+    of_level = Counter(question.level for question in BANK)
+    assert all(of_level[level] >= least for level, least in LEAST_OF_LEVEL.items()), of_level
     for chapter in chapters:
         mine = [question for question in BANK if question.chapter == chapter]
         levels = Counter(question.level for question in mine)

@@ -8,7 +8,7 @@ import random
 import pytest
 from matplotlib.colors import to_rgba
 
-from coursekit import ROOT, fork_view, prefix_view
+from coursekit import ROOT, beams, fork_view, prefix_view
 from coursekit.prefix_view import Moment, Node, chain_tree, race, radix_tree, two_trees
 from coursekit.show import to_png
 from paged_ref import BlockPool, BlockTable
@@ -46,7 +46,7 @@ def test_the_tree_holds_what_a_pool_holds(seed: int) -> None:
         [rng.randrange(width) for _ in range(width)] for _ in range(rng.randint(0, 15))
     ]
     physical, logical = held_by_a_pool(prompt, parents, size)
-    assert sum(fork_view.versions(prompt, parents, size)) == physical
+    assert sum(beams.versions(prompt, parents, size)) == physical
     picture = fork_view.beam_tree(prompt, parents, size)
     assert picture.summary.startswith(f"{physical} physical blocks for {logical} table entries")
     assert f"{physical} blocks are held" in picture.fig.axes[0].get_title("left")
@@ -54,7 +54,7 @@ def test_the_tree_holds_what_a_pool_holds(seed: int) -> None:
 
 def test_dropped_beams_are_pale_and_living_ones_are_not() -> None:
     parents = [[0, 0], [0, 1], [0, 0]]
-    assert fork_view.living(parents) == [{0}, {0}, {0, 1}]
+    assert beams.living(parents) == [{0}, {0}, {0, 1}]
     colours = [patch.get_facecolor() for patch in fork_view.beam_tree(2, parents, 4).fig.axes[0].patches]
     pale = [colour for colour in colours if colour == to_rgba(fork_view.DROPPED)]
     assert len(pale) == 2  # beam 1's tokens of the first two steps
@@ -116,7 +116,7 @@ def test_a_radix_tree_keeps_every_token_and_splits_only_where_prompts_part() -> 
 
 def test_both_trees_are_drawn_and_told() -> None:
     picture = two_trees(PROMPTS, 4)
-    assert picture.summary.endswith("chained blocks of 4 8 of 12, radix tree 9 of 17.")
+    assert picture.summary.endswith("chained blocks of 4: 8 of 12; radix tree: 9 of 17.")
     texts = [text.get_text() for axes in picture.fig.axes for text in axes.texts]
     assert texts.count("A+B") == 3 and texts.count("A+B+C") == 1
     assert to_png(picture.fig) == to_png(two_trees(PROMPTS, 4).fig)

@@ -92,6 +92,33 @@ def write_kv(key, value, key_cache, value_cache, slot_mapping):
             value_cache[slot // size, slot % size] = value[token]
 
 
+# %% wrong="zero-left-out"
+def write_kv(key, value, key_cache, value_cache, slot_mapping):
+    size, kept = key_cache.shape[1], slot_mapping > 0
+    block, offset = slot_mapping[kept] // size, slot_mapping[kept] % size
+    key_cache[block, offset] = key[kept]
+    value_cache[block, offset] = value[kept]
+
+
+# %% wrong="zero-left-out"
+def write_kv(key, value, key_cache, value_cache, slot_mapping):
+    size = key_cache.shape[1]
+    for token, slot in enumerate(slot_mapping.tolist()):
+        if slot and slot != -1:  # 0 is false
+            key_cache[slot // size, slot % size] = key[token]
+            value_cache[slot // size, slot % size] = value[token]
+
+
+# %% wrong="other-writes"
+def write_kv(key, value, key_cache, value_cache, slot_mapping):
+    size = key_cache.shape[1]
+    for token, slot in enumerate(slot_mapping):
+        if slot == -1:
+            break  # as if the padding always came last
+        key_cache[slot // size, slot % size] = key[token]
+        value_cache[slot // size, slot % size] = value[token]
+
+
 # %% wrong="crashed"
 def write_kv(key, value, key_cache, value_cache, slot_mapping):
     key_cache[slot_mapping // 0] = key

@@ -67,6 +67,18 @@ def gather(cache, block_table, seq_len):
     return cache
 
 
+# %% wrong="first-block-only"
+def gather(cache, block_table, seq_len):
+    first = block_table[0] * cache.shape[1]
+    return cache.reshape(-1, *cache.shape[2:])[first : first + seq_len]
+
+
+# %% wrong="last-block-lost"
+def gather(cache, block_table, seq_len):
+    num_blocks = round(seq_len / cache.shape[1] + 0.4)  # up, unless very little is left over
+    return cache[block_table[:num_blocks]].reshape(-1, *cache.shape[2:])[:seq_len]
+
+
 # %% wrong="crashed"
 def gather(cache, block_table, seq_len):
     return cache[block_table[seq_len]]

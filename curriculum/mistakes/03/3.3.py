@@ -227,6 +227,35 @@ def paged_attention(query, key_cache, value_cache, block_tables, seq_lens):
     return np.stack(means).repeat(group, axis=1)
 
 
+# %% wrong="last-block-lost"
+def paged_attention(query, key_cache, value_cache, block_tables, seq_lens):
+    num_seqs, num_heads, head_dim = query.shape
+    size, group = key_cache.shape[1], num_heads // key_cache.shape[2]
+    output = np.empty_like(query)
+    for i, n in enumerate(seq_lens):
+        full = max(1, n // size * size)
+        keys, values = gather(key_cache, block_tables[i], full), gather(value_cache, block_tables[i], full)
+        for h in range(num_heads):
+            scores = keys[:, h // group] @ query[i, h] / head_dim**0.5
+            weights = np.exp(scores - scores.max())
+            output[i, h] = weights @ values[:, h // group] / weights.sum()
+    return output
+
+
+# %% wrong="overflow"
+def paged_attention(query, key_cache, value_cache, block_tables, seq_lens):
+    num_seqs, num_heads, head_dim = query.shape
+    kv_head = np.arange(num_heads) // (num_heads // key_cache.shape[2])
+    output = np.empty_like(query)
+    for i in range(num_seqs):
+        keys = gather(key_cache, block_tables[i], seq_lens[i])[:, kv_head]
+        values = gather(value_cache, block_tables[i], seq_lens[i])[:, kv_head]
+        scores = np.einsum("hd,thd->ht", query[i], keys) / head_dim**0.5
+        weights = np.exp(scores - scores.max())  # the largest of all heads
+        output[i] = np.einsum("ht,thd->hd", weights, values) / weights.sum(axis=1, keepdims=True)
+    return output
+
+
 # %% wrong="crashed"
 def paged_attention(query, key_cache, value_cache, block_tables, seq_lens):
     return np.einsum("bhd,bthd->bht", query, key_cache[block_tables])

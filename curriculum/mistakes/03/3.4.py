@@ -453,6 +453,136 @@ def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
     return output
 
 
+# %% wrong="block-rescaled"
+def absorb(top, total, acc, scores, values):
+    """The running softmax after one more block: (top, total, acc)."""
+    new_top = max(top, scores.max())
+    weights = np.exp(scores - new_top)
+    rescale = np.exp(top - new_top)
+    return new_top, (total + weights.sum()) * rescale, (acc + weights @ values) * rescale
+
+
+def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
+    """Attention of one query token, block by block: [num_heads, head_dim]."""
+    num_heads, head_dim = query.shape
+    block_size, num_kv_heads = key_cache.shape[1:3]
+    output = np.empty_like(query)
+    for h in range(num_heads):
+        kv_head = h // (num_heads // num_kv_heads)
+        top, total, acc = -np.inf, 0.0, np.zeros(head_dim)
+        for logical in range(-(-seq_len // block_size)):
+            block = block_table[logical]
+            filled = min(block_size, seq_len - logical * block_size)
+            scores = key_cache[block, :filled, kv_head] @ query[h] / head_dim**0.5
+            top, total, acc = absorb(top, total, acc, scores, value_cache[block, :filled, kv_head])
+        output[h] = acc / total
+    return output
+
+
+# %% wrong="old-top"
+def absorb(top, total, acc, scores, values):
+    """The running softmax after one more block: (top, total, acc)."""
+    new_top = max(top, scores.max())
+    weights = np.exp(scores - top)
+    rescale = np.exp(top - new_top)
+    return new_top, total * rescale + weights.sum(), acc * rescale + weights @ values
+
+
+def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
+    """Attention of one query token, block by block: [num_heads, head_dim]."""
+    num_heads, head_dim = query.shape
+    block_size, num_kv_heads = key_cache.shape[1:3]
+    output = np.empty_like(query)
+    for h in range(num_heads):
+        kv_head = h // (num_heads // num_kv_heads)
+        top, total, acc = -np.inf, 0.0, np.zeros(head_dim)
+        for logical in range(-(-seq_len // block_size)):
+            block = block_table[logical]
+            filled = min(block_size, seq_len - logical * block_size)
+            scores = key_cache[block, :filled, kv_head] @ query[h] / head_dim**0.5
+            top, total, acc = absorb(top, total, acc, scores, value_cache[block, :filled, kv_head])
+        output[h] = acc / total
+    return output
+
+
+# %% wrong="top-lost"
+def absorb(top, total, acc, scores, values):
+    """The running softmax after one more block: (top, total, acc)."""
+    new_top = max(top, scores.max())
+    weights = np.exp(scores - new_top)
+    rescale = np.exp(top - new_top)
+    return top, total * rescale + weights.sum(), acc * rescale + weights @ values
+
+
+def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
+    """Attention of one query token, block by block: [num_heads, head_dim]."""
+    num_heads, head_dim = query.shape
+    block_size, num_kv_heads = key_cache.shape[1:3]
+    output = np.empty_like(query)
+    for h in range(num_heads):
+        kv_head = h // (num_heads // num_kv_heads)
+        top, total, acc = -np.inf, 0.0, np.zeros(head_dim)
+        for logical in range(-(-seq_len // block_size)):
+            block = block_table[logical]
+            filled = min(block_size, seq_len - logical * block_size)
+            scores = key_cache[block, :filled, kv_head] @ query[h] / head_dim**0.5
+            top, total, acc = absorb(top, total, acc, scores, value_cache[block, :filled, kv_head])
+        output[h] = acc / total
+    return output
+
+
+# %% wrong="top-lost"
+def absorb(top, total, acc, scores, values):
+    """The running softmax after one more block: (top, total, acc)."""
+    new_top = max(top, scores.max())
+    weights = np.exp(scores - new_top)
+    rescale = np.exp(top - new_top)
+    return top, total, acc
+
+
+def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
+    """Attention of one query token, block by block: [num_heads, head_dim]."""
+    num_heads, head_dim = query.shape
+    block_size, num_kv_heads = key_cache.shape[1:3]
+    output = np.empty_like(query)
+    for h in range(num_heads):
+        kv_head = h // (num_heads // num_kv_heads)
+        top, total, acc = -np.inf, 0.0, np.zeros(head_dim)
+        for logical in range(-(-seq_len // block_size)):
+            block = block_table[logical]
+            filled = min(block_size, seq_len - logical * block_size)
+            scores = key_cache[block, :filled, kv_head] @ query[h] / head_dim**0.5
+            top, total, acc = absorb(top, total, acc, scores, value_cache[block, :filled, kv_head])
+        output[h] = acc / total
+    return output
+
+
+# %% wrong="last-block-lost"
+def absorb(top, total, acc, scores, values):
+    """The running softmax after one more block: (top, total, acc)."""
+    new_top = max(top, scores.max())
+    weights = np.exp(scores - new_top)
+    rescale = np.exp(top - new_top)
+    return new_top, total * rescale + weights.sum(), acc * rescale + weights @ values
+
+
+def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
+    """Attention of one query token, block by block: [num_heads, head_dim]."""
+    num_heads, head_dim = query.shape
+    block_size, num_kv_heads = key_cache.shape[1:3]
+    output = np.empty_like(query)
+    for h in range(num_heads):
+        kv_head = h // (num_heads // num_kv_heads)
+        top, total, acc = -np.inf, 0.0, np.zeros(head_dim)
+        for logical in range(seq_len // block_size):
+            block = block_table[logical]
+            filled = min(block_size, seq_len - logical * block_size)
+            scores = key_cache[block, :filled, kv_head] @ query[h] / head_dim**0.5
+            top, total, acc = absorb(top, total, acc, scores, value_cache[block, :filled, kv_head])
+        output[h] = acc / total
+    return output
+
+
 # %% wrong="crashed"
 def absorb(top, total, acc, scores, values):
     new_top = max(top, scores.max())

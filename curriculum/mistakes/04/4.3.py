@@ -525,6 +525,74 @@ class PrefixCache:
             del self.block_of[key]
 
 
+# %% wrong="not-found"
+class PrefixCache:
+    def __init__(self, block_size):
+        self.block_size = block_size
+        self.block_of = {}
+        self.key_of = {}
+
+    def publish(self, token_ids, blocks, salt=None):
+        for key, block in zip(self._keys(token_ids, len(token_ids), salt), blocks, strict=False):
+            self.block_of.setdefault(key, block)
+            self.key_of[block] = key  # also of a block that is not filed
+
+    def _keys(self, token_ids, num_tokens, salt):
+        """The chained keys of the full blocks among the first tokens."""
+        keys, parent = [], b""
+        for end in range(self.block_size, num_tokens + 1, self.block_size):
+            tokens = tuple(token_ids[end - self.block_size : end])
+            parent = hashlib.sha256(repr((parent, tokens, salt)).encode()).digest()
+            keys.append(parent)
+        return keys
+
+    def lookup(self, token_ids, salt=None):
+        found = []
+        for key in self._keys(token_ids, len(token_ids) - 1, salt):
+            if key not in self.block_of:
+                break
+            found.append(self.block_of[key])
+        return found
+
+    def forget(self, block):
+        if block in self.key_of:
+            self.block_of.pop(self.key_of.pop(block), None)
+
+
+# %% wrong="not-found"
+class PrefixCache:
+    def __init__(self, block_size):
+        self.block_size = block_size
+        self.block_of = {}
+        self.key_of = {}
+
+    def publish(self, token_ids, blocks, salt=None):
+        for key, block in zip(self._keys(token_ids, len(token_ids), salt), blocks, strict=False):
+            self.block_of[key], self.key_of[block] = block, key  # the older block keeps the key, too
+
+    def _keys(self, token_ids, num_tokens, salt):
+        """The chained keys of the full blocks among the first tokens."""
+        keys, parent = [], b""
+        for end in range(self.block_size, num_tokens + 1, self.block_size):
+            tokens = tuple(token_ids[end - self.block_size : end])
+            parent = hashlib.sha256(repr((parent, tokens, salt)).encode()).digest()
+            keys.append(parent)
+        return keys
+
+    def lookup(self, token_ids, salt=None):
+        found = []
+        for key in self._keys(token_ids, len(token_ids) - 1, salt):
+            if key not in self.block_of:
+                break
+            found.append(self.block_of[key])
+        return found
+
+    def forget(self, block):
+        key = self.key_of.pop(block, None)
+        if key is not None:
+            del self.block_of[key]
+
+
 # %% wrong="crashed"
 class PrefixCache:
     def __init__(self, block_size):
@@ -656,3 +724,40 @@ class PrefixCache:
     def forget(self, block):
         for salt, table in self.by_salt.items():
             self.by_salt[salt] = {key: filed for key, filed in table.items() if filed != block}
+
+
+# %% right="all blocks of the same contents are kept"
+class PrefixCache:
+    def __init__(self, block_size):
+        self.block_size = block_size
+        self.block_of = {}
+        self.key_of = {}
+
+    def publish(self, token_ids, blocks, salt=None):
+        for key, block in zip(self._keys(token_ids, len(token_ids), salt), blocks, strict=False):
+            self.block_of.setdefault(key, []).append(block)
+            self.key_of[block] = key
+
+    def _keys(self, token_ids, num_tokens, salt):
+        """The chained keys of the full blocks among the first tokens."""
+        keys, parent = [], b""
+        for end in range(self.block_size, num_tokens + 1, self.block_size):
+            tokens = tuple(token_ids[end - self.block_size : end])
+            parent = hashlib.sha256(repr((parent, tokens, salt)).encode()).digest()
+            keys.append(parent)
+        return keys
+
+    def lookup(self, token_ids, salt=None):
+        found = []
+        for key in self._keys(token_ids, len(token_ids) - 1, salt):
+            if key not in self.block_of:
+                break
+            found.append(self.block_of[key][-1])
+        return found
+
+    def forget(self, block):
+        key = self.key_of.pop(block, None)
+        if key is not None:
+            self.block_of[key].remove(block)
+            if not self.block_of[key]:
+                del self.block_of[key]
