@@ -686,3 +686,29 @@ def schedule(running, waiting, num_free, budget, block_size, max_seqs):
         batch.append((request["id"], n))
         budget, free = budget - n, free - blocks
     return batch
+
+
+# %% right="takes requests off the queue that it was given"
+def schedule(running, waiting, num_free, budget, block_size, max_seqs):
+    def left(request):
+        return request["tokens"] - request["computed"]
+
+    decodes = [request for request in running if left(request) == 1]
+    batch = [(request["id"], 1) for request in decodes]
+    for request in decodes:
+        num_free -= max(0, -(-request["tokens"] // block_size) - request["blocks"])
+    budget -= len(batch)
+    for request in running:
+        if left(request) > 1 and budget:
+            batch.append((request["id"], min(left(request), budget)))
+            budget -= batch[-1][1]
+    while waiting and budget and len(running) < max_seqs:
+        request = waiting.pop(0)
+        needed = (request["tokens"] + block_size - 1) // block_size
+        if needed >= num_free:
+            break
+        num_free -= needed
+        batch.append((request["id"], min(request["tokens"], budget)))
+        budget -= batch[-1][1]
+        running.append(request)
+    return batch
