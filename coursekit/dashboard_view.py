@@ -83,7 +83,10 @@ def latency_plot(timelines: Mapping[str, Timeline], requests: Sequence[int], tit
         for place, request in enumerate(requests):
             times, gaps = timeline.tokens[request][1:], [1e3 * gap for gap in timeline.gaps(request)]
             colour = (BLUE, VERMILION, GREEN)[place % 3]
-            axes.plot(times, gaps, "os^"[place % 3], color=colour, markersize=4, label=name_of(request))
+            above = {"zorder": 3 - place % 3}  # where they lie on each other, the first is seen
+            axes.plot(
+                times, gaps, "os^"[place % 3], color=colour, markersize=4, label=name_of(request), **above
+            )
             worst = max(worst, *gaps)
             said.append(
                 f"{name}, {name_of(request)}: median {_middle(gaps):.0f} ms, longest {max(gaps):.0f} ms"
@@ -94,7 +97,7 @@ def latency_plot(timelines: Mapping[str, Timeline], requests: Sequence[int], tit
         axes.legend(loc="upper right", ncols=3)
     panels[0][0].set_ylabel("gap before the token, ms")
     panels[0][0].set_yscale("log")
-    panels[0][0].set_ylim(5, 4 * worst)
+    panels[0][0].set_ylim(5, 10 * worst)
     panels[0][0].yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     fig.suptitle(title, x=0.02, ha="left", fontweight="bold")
     return Picture(fig, f"A curve of gaps for each request. {'; '.join(said)}.", f"{'; '.join(said)}.")

@@ -32,10 +32,8 @@ except ImportError:
 
     HAS_TRITON = False
 
-APART = (
-    1 << 24
-)  # bytes from one argument to the next: addresses that are this much wrong are still told apart
-
+# Bytes from one argument to the next: addresses that are this much wrong are still told apart.
+APART = 1 << 24
 
 __all__ = ["HAS_TRITON", "Access", "accesses", "is_interpreted", "launch", "tl", "triton"]
 

@@ -69,8 +69,8 @@ _WRONG_MERGES: dict[str, list[Callable[[Part, Part], np.ndarray]]] = {
 }
 
 
-def _check_merge(a: Part, b: Part, merge: Any, told: str, key: str | None = None) -> None:
-    """Raises Wrong with `key` where nothing more exact explains the difference."""
+def _check_merge(a: Part, b: Part, merge: Any, told: str, suspect: str = "") -> None:
+    """Raises Wrong; with `suspect`, "overflow" or "empty", where that can be the cause and nothing else explains it."""
     answer = merge(a[0].copy(), a[1].copy(), b[0].copy(), b[1].copy())
     call = f"merge of two parts with {a[1].size} heads ({told})"
     if not isinstance(answer, list | tuple) or len(answer) != 2:
@@ -91,17 +91,27 @@ def _check_merge(a: Part, b: Part, merge: Any, told: str, key: str | None = None
         lse = f"lse_a = {a[1][head]:.4g}, lse_b = {b[1][head]:.4g}"
         values = f"a has {a[0][head, d]:.4g}, b {b[0][head, d]:.4g}"
         place = f"{call}, head {head}, number {d}, where {lse}, and {values}"
+        fits = _is_caused_by(suspect, float(got[0][head, d]), a[1][head], b[1][head])
         raise Wrong(
-            [*explained, key or "other-merge"][0],
+            [*explained, suspect if fits else "other-merge"][0],
             difference(place, _round(expected[0][head, d]), _round(got[0][head, d])),
         )
-    close = np.isclose(got[1].reshape(-1), expected[1], rtol=1e-4, atol=1e-6)
+    close = np.isclose(got[1].reshape(-1), expected[1], rtol=1e-6, atol=1e-4)
     if not close.all():
         head = int(np.argwhere(~close)[0][0])
         place = f"{call}, head {head}, where lse_a = {a[1][head]:.4g} and lse_b = {b[1][head]:.4g}: lse"
+        value = float(got[1].reshape(-1)[head])
+        fits = _is_caused_by(suspect, value, a[1][head], b[1][head])
         raise Wrong(
-            key or "lse-wrong", difference(place, _round(expected[1][head]), _round(got[1].reshape(-1)[head]))
+            suspect if fits else "lse-wrong", difference(place, _round(expected[1][head]), _round(value))
         )
+
+
+def _is_caused_by(suspect: str, got: float, lse_a: float, lse_b: float) -> bool:
+    """Whether the suspected mistake can give this number at a head whose parts have these lse."""
+    if suspect == "empty":
+        return bool(np.isneginf([lse_a, lse_b]).any())
+    return suspect == "overflow" and (not np.isfinite(got) or got == 0)
 
 
 def _round(value: float) -> float:
@@ -159,7 +169,10 @@ ROOF = Exercise(
 
 @ROOF.part("bytes", points=3)
 def _bytes(rng: Random, decode_bytes: Any, roofline: Any) -> None:
-    cases: list[tuple[list[int], int, int, int, int]] = [([100, 37, 3], 9, 3, 64, 4), ([5000], 32, 8, 128, 2)]
+    cases: list[tuple[list[int], int, int, int, int]] = [
+        ([100, 37, 3], 15, 3, 64, 4),
+        ([5000], 32, 8, 128, 2),
+    ]
     for _ in range(4):
         kv_heads, lengths = rng.choice([2, 3, 8]), [rng.randint(1, 900) for _ in range(rng.randint(2, 5))]
         cases.append(

@@ -15,7 +15,8 @@ DECODE = Exercise(
     "5.3",
     answers=("launch", "decode"),
     misconceptions={
-        "head-modulo": "Query head h read KV head h % KV_HEADS: heads that share one stand side by side, h // group.",
+        "head-modulo": "Query head h read another KV head: heads that share one stand side by side, so it is "
+        "h // (HEADS // KV_HEADS), and neither h % KV_HEADS nor h // KV_HEADS.",
         "no-scale": "The scores were not multiplied by scale.",
         "no-mask": "Slots beyond the sequence's length were attended to.",
         "last-block": "The last, partly filled block is missing: the number of blocks must be rounded up.",
@@ -26,7 +27,8 @@ DECODE = Exercise(
         "overflow": "Large scores overflow: subtract the running maximum before exp.",
         "32-bit-offset": "An offset beyond 31 bits wrapped around: convert the block's id with .to(tl.int64) before "
         "it is multiplied.",
-        "out-of-bounds": OUT_OF_BOUNDS + " A masked element is not read at all.",
+        "out-of-bounds": OUT_OF_BOUNDS
+        + " What pads a tile, in slots and in numbers, is masked in every load and store.",
         "other-attention": "This is not the attention of the query to its sequence.",
     },
     slowness=SLOW,
@@ -61,13 +63,26 @@ class _Batch:
 
 
 def _batch(
-    rng: Random, lengths: list[int], block_size: int, heads: int = 4, kv_heads: int = 2, dim: int = 12
+    rng: Random,
+    lengths: list[int],
+    block_size: int,
+    *,
+    heads: int = 6,  # a group of 2 and 3 KV heads: to divide by one is not to divide by the other
+    kv_heads: int = 3,
+    dim: int = 12,
+    spare: int = 1,
 ) -> _Batch:
-    """Sequences over a shuffled pool. Table entries that are not used are no block's."""
+    """Sequences over a shuffled pool. The `spare` table entries that nobody uses are no block's.
+
+    The longest sequence begins in the pool's last block, which it fills: a tile that is too wide, or a block that is
+    too long, reads beyond the cache, and not only by chance.
+    """
     draw = np.random.default_rng(rng.getrandbits(32))
     blocks = [-(-n // block_size) for n in lengths]
     order = draw.permutation(sum(blocks) + 3).astype(np.int32)
-    tables = np.full((len(lengths), max(blocks) + 1), 2**30, np.int32)
+    full, last = sum(blocks[: lengths.index(max(lengths))]), int(order.argmax())
+    order[[full, last]] = order[[last, full]]
+    tables = np.full((len(lengths), max(blocks) + spare), 2**30, np.int32)
     for seq, n in enumerate(blocks):
         tables[seq, :n] = order[sum(blocks[:seq]) :][:n]
     q = draw.normal(size=(len(lengths), heads, dim)).astype(np.float32)
@@ -96,7 +111,9 @@ def _attend(batch: _Batch, mistake: str = "", variant: int = 0) -> np.ndarray:
         if mistake == "last-block":
             used = length // size
         for head in range(num_heads):
-            kv_head = head % batch.k.shape[2] if mistake == "head-modulo" else head // group
+            kv_head = head // group
+            if mistake == "head-modulo":
+                kv_head = (head // batch.k.shape[2], head % batch.k.shape[2])[variant]
             top, total, acc = -np.inf, 0.0, np.zeros(dim)
             for logical, block in enumerate(batch.tables[seq, :used].tolist()):
                 n = size if mistake == "no-mask" and variant == 0 else min(size, length - logical * size)
@@ -118,7 +135,7 @@ def _attend(batch: _Batch, mistake: str = "", variant: int = 0) -> np.ndarray:
 
 
 _VARIANTS = {
-    "head-modulo": 1,
+    "head-modulo": 2,
     "no-scale": 1,
     "no-mask": 2,
     "last-block": 1,
@@ -127,11 +144,11 @@ _VARIANTS = {
 }
 
 
-def _check(launch: Any, kernel: Any, batch: _Batch, otherwise: str = "other-attention", **more: Any) -> None:
+def _check(launch: Any, kernel: Any, batch: _Batch, otherwise: str = "other-attention") -> None:
     """Compares with the right result; names `otherwise` where something infinite or NaN came of special inputs."""
     out = np.full(batch.q.shape, np.nan, np.float32)
     args = (batch.q, batch.k, batch.v, batch.tables, batch.lens, batch.scale)
-    got = run(launch, kernel, batch.q.shape[:2], out, *args, **batch.sizes, **more)
+    got = run(launch, kernel, batch.q.shape[:2], out, *args, **batch.sizes)
     expected = _attend(batch)
     close = np.isclose(got, expected, rtol=1e-3, atol=1e-4)
     if close.all():
@@ -159,7 +176,10 @@ def _one_block(rng: Random, launch: Any, decode: Any) -> None:
 @DECODE.part("many blocks", points=4)
 def _many_blocks(rng: Random, launch: Any, decode: Any) -> None:
     _check(launch, decode, _batch(rng, [7, 18], block_size=5))
-    _check(launch, decode, _batch(rng, [rng.randint(9, 16)], block_size=4, heads=3, kv_heads=1, dim=16))
+    # The last block is full, and so is the table: an entry more is not there.
+    full = _batch(rng, [rng.choice([12, 16])], block_size=4, heads=3, kv_heads=1, dim=16, spare=0)
+    _check(launch, decode, full)
+    _check(launch, decode, _batch(rng, [rng.randint(9, 15)], block_size=4, heads=3, kv_heads=1, dim=16))
 
 
 @DECODE.part("NaN in unused slots, and large scores", points=3)

@@ -55,6 +55,7 @@ _WRONG_OFFSETS: dict[str, list[Offset]] = {
         lambda b, s, h, d, B, H, D: (b * B * H + s + h) * D + d,
         lambda b, s, h, d, B, H, D: ((b * H + h) * B + s) * D + d,
         lambda b, s, h, d, B, H, D: (b * B + s + h) * D + d,
+        lambda b, s, h, d, B, H, D: (b * B + s * H + h) * D + d,
         lambda b, s, h, d, B, H, D: ((b * B + s) * H) * D + h + d,
     ],
     "kv-head-lost": [lambda b, s, h, d, B, H, D: (b * B + s) * H * D + d],

@@ -18,6 +18,10 @@ STEP = Exercise(
         "not-chunked": "A prompt longer than what is left of the budget is computed in part, not left out.",
         "overtaken": "A younger request starts although an older one waits: the head of the queue starves.",
         "too-many-seqs": "More than max_seqs requests run.",
+        "prefill-left-out": "A prefill under way is missing: it gets what the decodes and the older ones leave of the "
+        "budget.",
+        "part-admitted": "A request started with room for a part of its tokens only: the blocks of *all* its tokens "
+        "must be free, also if fewer are computed in this step.",
         "no-growth": "A request was admitted without a free block to grow into.",
         "blocks-forgotten": "Blocks were given twice: what a decode and those admitted before take is no longer free.",
         "left-waiting": "A request that may start was left waiting: the blocks of its tokens and one more are enough.",
@@ -102,11 +106,16 @@ def _explain(case: _Case, right: _Batch, got: _Batch) -> str:
     if missing:
         alone = next(r for r in [*running, *waiting] if r["id"] == missing[0])
         left = alone["tokens"] - alone["computed"]
-        return "not-chunked" if dict(right)[missing[0]] < left else "left-waiting"
+        if dict(right)[missing[0]] < left:
+            return "not-chunked"
+        return "prefill-left-out" if alone in running else "left-waiting"
     if extra := [request for request in started if request["id"] not in dict(right)]:
         # It would fit if nobody else took a block in this step.
-        fits = _blocks(extra[0]["tokens"], size) + 1 <= num_free
-        return "blocks-forgotten" if fits else "no-growth"
+        if _blocks(extra[0]["tokens"], size) + 1 <= num_free:
+            return "blocks-forgotten"
+        computed = dict(got)[extra[0]["id"]]
+        in_part = computed < extra[0]["tokens"] and _blocks(computed, size) + 1 <= num_free
+        return "part-admitted" if in_part else "no-growth"
     return "other-batch"
 
 
@@ -174,6 +183,7 @@ def _admission(rng: Random, schedule: Any) -> None:
         ([full], [_waiting(c, 8)], 3, 100, 4, 8),  # the decode takes the third block
         ([full], [_waiting(c, 8)], 4, 100, 4, 8),
         ([full], [_waiting(c, 30)], 20, 11, 4, 8),  # in part
+        ([roomy], [_waiting(c, 30)], 4, 11, 4, 8),  # room for that part alone
         ([_request(a, 9, 8, 4), _request(b, 30, 8, 4)], [_waiting(c, 4)], 20, 23, 4, 8),  # nothing left
         ([], [_waiting(c, 12)], 4, 12, 4, 1),
     ]
@@ -194,7 +204,7 @@ def _queue(rng: Random, schedule: Any) -> None:
     one = _request(a, 8, 7, 4)
     cases: list[_Case] = [
         ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 20, 100, 4, 8),
-        ([one], [_waiting(b, 4), _waiting(c, 40), _waiting(d, 4)], 6, 100, 4, 8),  # the large one holds up
+        ([one], [_waiting(b, 4), _waiting(c, 40), _waiting(d, 4)], 6, 20, 4, 8),  # the large one holds up
         ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 5, 100, 4, 8),  # 2 and 2, one to grow into
         ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 6, 100, 4, 8),
         ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 20, 100, 4, 3),  # three sequences

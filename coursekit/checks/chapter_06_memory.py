@@ -7,6 +7,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from coursekit.checks.answers import AnswerRaised, show
 from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
 
@@ -221,8 +223,8 @@ SWAP = Exercise(
     answers=("swap_out", "swap_in", "Memory"),
     misconceptions={
         "bad-ids": "The blocks that are returned must be taken from the free ones of the memory that they are in.",
-        "no-op": "Nothing was copied: with a list as index, data[:, blocks] is a new array, and what is copied *into* "
-        "it is lost. Assign to it instead.",
+        "no-op": "Nothing arrived: with a list as index, data[:, blocks] is a new array, and what is copied *into* it "
+        "is lost. Assign to it instead, on the side that the blocks go to.",
         "freed-first": "The blocks were freed before they were copied: their next owner had written into them already.",
         "one-layer": "Only the first layer was copied: a block has keys and values in every layer.",
         "order": "The blocks are in another order: the first one returned must hold what the first one given held.",
@@ -239,8 +241,6 @@ class _Place:
     """A memory under test: some blocks hold a sequence, some are free, the rest are others'."""
 
     def __init__(self, Memory: Any, rng: Random, num_blocks: int, num_free: int, filled_with: float) -> None:
-        import numpy as np
-
         ids = rng.sample(range(num_blocks), num_blocks)
         self.free_ids, self.others = sorted(ids[:num_free], reverse=rng.random() < 0.5), ids[num_free:]
         self.memory = Memory(3, num_blocks, 4, 2, list(self.free_ids))
@@ -248,8 +248,6 @@ class _Place:
 
     def fill(self, rng: Random, n: int) -> tuple[list[int], Any]:
         """Blocks of a sequence, not in order, and what stands in them."""
-        import numpy as np
-
         blocks = sorted(self.others[:n])
         while blocks == sorted(blocks):
             rng.shuffle(blocks)
@@ -266,8 +264,6 @@ class _Place:
 
 def _moved(name: str, source: _Place, target: _Place, blocks: list[int], values: Any, move: Any) -> list[int]:
     """Let the answer move blocks, and look at both sides."""
-    import numpy as np
-
     free_before, untouched = as_list(target.memory.free_ids), np.array(target.memory.data)
     device, host = (source, target) if name == "swap_out" else (target, source)
     got = as_list(move(device.memory, host.memory, list(blocks)))
@@ -292,8 +288,6 @@ def _moved(name: str, source: _Place, target: _Place, blocks: list[int], values:
 
 
 def _explain_copy(moved: Any, values: Any, untouched: Any) -> str:
-    import numpy as np
-
     if np.array_equal(moved, untouched):
         return "no-op"
     if (moved == -99).all():
@@ -324,8 +318,6 @@ def _in(rng: Random, swap_out: Any, swap_in: Any, Memory: Any) -> None:
 
 @SWAP.part("no room on the other side", points=2)
 def _no_room(rng: Random, swap_out: Any, swap_in: Any, Memory: Any) -> None:
-    import numpy as np
-
     for name, move in (("swap_out", swap_out), ("swap_in", swap_in)):
         device, host = _Place(Memory, rng, 16, 3, _HERE), _Place(Memory, rng, 14, 3, _THERE)
         source = device if name == "swap_out" else host

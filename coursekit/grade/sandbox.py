@@ -218,7 +218,8 @@ def _update(old: Any, new: Any) -> None:
         for one, other in zip(old, new, strict=True):
             _update(one, other)
     elif type(old) is type(new) and isinstance(old, list):
-        if any(isinstance(item, Proxy | tuple | dict) or type(item).__name__ == "ndarray" for item in old):
+        kept = any(isinstance(item, Proxy | tuple | dict) or type(item).__name__ == "ndarray" for item in old)
+        if kept and len(old) == len(new):
             for one, other in zip(old, new, strict=True):
                 _update(one, other)
         else:

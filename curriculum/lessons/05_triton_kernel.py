@@ -34,9 +34,9 @@
 # ## 1 A batch that can fail, and the loop
 #
 # A kernel is compared with an **oracle**: attention from its definition, dense, in float64. The comparison is worth
-# as much as the batch. Half of all wrong kernels pass on one full sequence with its blocks in order. So here: three
-# sequences of different lengths in shuffled blocks, unused slots that hold NaN, unused table entries that no pool has, six
-# query heads on two KV heads, and a head size of 24, which is no power of two.
+# as much as the batch. Half of chapter 3's wrong kernels pass on one full sequence with its blocks in order. So here:
+# three sequences of different lengths in shuffled blocks, unused slots that hold NaN, unused table entries that no pool
+# has, six query heads on two KV heads, and a head size of 24, which is no power of two.
 
 # %%
 import os
@@ -108,8 +108,9 @@ print("the loop equals the oracle:", close(loop))
 # %% [markdown]
 # ## 2 What a kernel is
 #
-# A GPU runs one short **program** thousands of times, side by side and in no particular order. What distinguishes
-# the runs is their number. In **Triton** one writes that program in Python's grammar:
+# A GPU runs one short **program** thousands of times, in no particular order, many side by side on each of its
+# **multiprocessors** (an H100 has 132). What distinguishes the runs is their number. In **Triton** one writes that
+# program in Python's grammar:
 #
 # - `tl.program_id(0)` says which run this is. The **grid** says how many there are.
 # - A variable is a small array, a **tile**. `tl.arange(0, 8)` makes one; its size is a power of two, known when the
@@ -390,7 +391,8 @@ for name in ("3 a group of heads", "4 four blocks a tile"):
     print(f"{name:20}  equals the oracle: {right}; {told}")
 
 # %% [markdown]
-# No: what is masked is not loaded. A tile may reach far beyond the end of a sequence, and costs only idle lanes.
+# No: what is masked is not loaded. A tile may reach far beyond the end of a sequence, and costs only idle **lanes**:
+# places in the tile whose arithmetic is done for nothing.
 #
 # ## 7 Version 5: split the context, merge the parts
 #
@@ -581,9 +583,9 @@ for size in (8, 16, 32):
 #
 # ## 9 The library's kernel
 #
-# `decode_kernel` in `paged_ref` is version 5 with what a server needs: any strides, soft caps, sliding windows, batches
-# in which some sequences prefill. Its heart, `attend_tokens`, is shared with the prefill kernel: there the rows of the tile
-# are several query *tokens* times the heads of the group, and a causal mask says who sees what.
+# `decode_kernel` in `paged_ref` is version 5 with what a server needs: any strides, soft caps (a smooth bound on the scores),
+# sliding windows, batches in which some sequences prefill. Its heart, `attend_tokens`, is shared with the prefill kernel:
+# there the rows of the tile are several query *tokens* times the heads of the group, and a causal mask says who sees what.
 
 # %%
 from coursekit.kernel_elsewhere import call, library_reads
@@ -614,11 +616,11 @@ else:
 # %% [markdown]
 # ## 10 Registers, shared memory, spills: what the compiler says
 #
-# A **register** holds one number of one thread. A thread has at most 255, and a multiprocessor 65,536 for all its threads:
-# a kernel that uses many can have few programs at work at once, and if it needs more than there are, the compiler
-# **spills** them to memory, which a kernel that waits for memory cannot afford. **Shared memory** is where tiles lie
-# while they are used. Triton compiles for a GPU that is not there, so all of this can be read here. Below: an H100
-# (sm_90), at the sizes of Llama 3.1 8B in fp16, blocks of 16.
+# Triton spreads a program over 128 **threads**, if not told otherwise. A **register** holds one number of one thread. A
+# thread has at most 255, and a multiprocessor 65,536 for all its threads: a kernel that uses many can have few programs
+# at work at once, and if it needs more than there are, the compiler **spills** them to memory, which a kernel that waits
+# for memory cannot afford. **Shared memory** is where tiles lie while they are used. Triton compiles for a GPU that is
+# not there, so all of this can be read here. Below: an H100 (sm_90), at the sizes of Llama 3.1 8B in fp16, blocks of 16.
 #
 # > **Predict.** Which version needs the most registers? And what does the *table* cost: how many registers does version 4
 # > save if it takes the blocks in order?
@@ -666,6 +668,9 @@ for target, device in (("sm_80", "A100"), ("sm_90", "H100"), ("gfx942", "MI300X"
 # each query head of its group, and each value number, too. In bf16 a number has two bytes. So the intensity is the group's
 # size, whatever the length of the context. In prefill every key serves many query tokens.
 #
+# Drawn against the intensity, the two limits are a **roofline**: a slope, where the bytes limit, and a flat top, where
+# the operations do. They meet at the **ridge**.
+#
 # > **Predict.** An H100 reads 3,350 GB/s and computes 989 TFLOP/s in bf16 (published). A group has 4 heads. What share of
 # > its arithmetic can decode attention use at most?
 
@@ -679,7 +684,7 @@ print(f"decode with a group of 4 can use {share:.1%} of the arithmetic")
 points = {
     "decode, one query head a KV head": (1, None),
     "decode, 4 heads a KV head (published)": (4, 0.88),
-    "prefill of 2,048 tokens, 4 heads": (4 * 2048 / 2, None),
+    "prefill of 2,048 tokens, 4 heads": (4 * 2048 / 2, None),  # a key serves half of them: causal
 }
 roofline("H100 SXM, bf16, published limits", PEAK, BANDWIDTH, points).show()
 
@@ -776,8 +781,8 @@ if HAS_TRITON:
     print(f"registers: {four.registers} with the table, {bare.registers} without; "
           f"spilled: {four.spills} and {bare.spills}")  # fmt: skip
     print(f"tiles of keys or values that are on their way at once: {more:.0f} more without the table")
-print("share of the bandwidth, published:", ", ".join(f"{size} → {share:.0%}" for size, share in PUBLISHED.items()),
-      f"; contiguous {CONTIGUOUS:.0%}")  # fmt: skip
+shares = ", ".join(f"{size} → {share:.0%}" for size, share in PUBLISHED.items())
+print(f"share of the bandwidth, published: {shares}; contiguous {CONTIGUOUS:.0%}")
 
 # %% [markdown]
 # It is a *dependent* load: no key can be asked for before its entry has arrived, so the compiler keeps one tile of K and
@@ -813,20 +818,24 @@ slowdown(curves, "Decode attention through a table").show()
 # *Attention itself gets faster.* It gets slower, as you have just seen. The paper measured its first kernel 20 to 26 %
 # slower than FasterTransformer's. Then why is the server faster?
 #
-# > **Predict.** 8 × H100, Llama 3.1 70B, requests of 850 tokens, and chapter 1's numbers: 162 fit with reservations of
-# > 8,192, 1,536 with blocks. Let paged attention read keys and values 26 % slower. Which makes more tokens a second, and
-# > by how much?
+# > **Predict.** 8 × H100, Llama 3.1 70B, requests of 850 tokens, as many as fit: with reservations of 8,192, and with
+# > blocks, where nine times as many fit (chapter 1). Let paged attention read keys and values 26 % slower. Which makes
+# > more tokens a second, and by how much?
 
 # %%
+from paged_ref.sizing import contiguous_capacity, kv_budget, paged_capacity
+
 big, all_eight = MODELS["llama-3.1-70b"], 8 * BANDWIDTH
-rates = {}
-for name, requests, slower in (("contiguous", 162, 1.0), ("paged", 162, 1.26), ("paged", 1536, 1.26)):
+budget = kv_budget(8 * 80e9, big.weight_bytes)
+few, many_fit = contiguous_capacity(budget, big, 8192), paged_capacity(budget, big, 850)
+servers, rates = (("contiguous", few, 1.0), ("paged", few, 1.26), ("paged", many_fit, 1.26)), {}
+for name, requests, slower in servers:
     weights, kv = big.weight_bytes / all_eight, slower * requests * 850 * big.kv_bytes_per_token / all_eight
     rates[name, requests] = requests / (weights + kv)
     print(f"{name:10} {requests:5} at once: weights {1e3 * weights:.1f} ms, keys and values {1e3 * kv:4.1f} ms a step, "
           f"{rates[name, requests]:6,.0f} tokens/s")  # fmt: skip
-print(f"same batch: {rates['paged', 162] / rates['contiguous', 162]:.2f} times; "
-      f"the batch that fits: {rates['paged', 1536] / rates['contiguous', 162]:.1f} times")  # fmt: skip
+print(f"same batch: {rates['paged', few] / rates['contiguous', few]:.2f} times; "
+      f"the batch that fits: {rates['paged', many_fit] / rates['contiguous', few]:.1f} times")  # fmt: skip
 
 # %% [markdown]
 # At the same batch paging loses. It wins by the batch, because the weights are read once for all. (This counts bytes
@@ -887,9 +896,9 @@ alone = launches_ms + weights_ms + per_request_ms
 print(f"of a step with one request, its own keys and values take {per_request_ms / alone:.1%}")
 
 # %% [markdown]
-# Launches and the latency of memory are paid once for all requests of the batch, and so are the weights. (CUDA graphs
-# take most of the launches' cost away; they do not take away the weights.) Measured here, per token, for the two kinds of
-# work: a product with a weight matrix of SmolLM2, and attention to 600 tokens.
+# Launches and the latency of memory are paid once for all requests of the batch, and so are the weights. (CUDA graphs,
+# which replay a recorded row of launches, take most of their cost away; they do not take away the weights.) Measured
+# here, per token, for the two kinds of work: a product with a weight matrix of SmolLM2, and attention to 600 tokens.
 
 # %% tags=["nbval-ignore-output"]
 tiny = torch.zeros(1, device=device)
@@ -904,7 +913,8 @@ for size in (1, 4, 16, 64):
     print(f"{size:5} {1e6 * product / size:32.1f} {1e3 * attention / size:23.1f}")
 
 # %% [markdown]
-# The first falls with the batch, the second does not: weights are shared, keys and values are not. So more memory for the cache raises the batch, until the cache itself is what one waits for:
+# The first falls with the batch, the second does not: weights are shared, keys and values are not. So more memory for the
+# cache allows a larger batch and more tokens a second, until the cache itself is what one waits for.
 #
 # > **Predict.** A device with more memory holds more blocks. All of them full: how long does a step take that reads every
 # > one of them once?
@@ -957,7 +967,7 @@ print(f"that is a pool of {131_072 * 16_384 * 2 / 1e9:.1f} GB for the keys of on
 
 # %% [markdown]
 # No test with a small pool finds it, and a test with a large pool needs gigabytes. The course's exercise 5.3 does it
-# with a pointer that is moved back by 2.4 × 10⁹ numbers: the offsets are large and the memory small.
+# with a pointer that is moved back by billions of numbers: the offsets are large and the memory small.
 #
 # ### Broken: the padded head
 #

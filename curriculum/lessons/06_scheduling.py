@@ -256,7 +256,9 @@ except NeverFits as error:
 #
 # ### What does the watermark buy?
 #
-# A new request takes blocks *now*. The running ones will want blocks *soon*. The watermark keeps some back for them.
+# A new request takes blocks *now*. The running ones will want blocks *soon*. The watermark keeps some back for them. What
+# that is worth, the users' latencies tell: **TTFT**, the time to the first token, and **ITL**, the inter-token latency,
+# the gap between one token and the next. **p99** is what 99 of 100 do not exceed.
 #
 # > **Predict.** More requests arrive than the GPU can serve. As the watermark rises from 0 to 20 %, what happens to
 # > the preemptions, to the wait for the first token, and to the throughput?
@@ -276,11 +278,10 @@ for watermark in (0.0, 0.01, 0.02, 0.05, 0.1, 0.2):
     )
 
 # %% [markdown]
-# (ITL is the inter-token latency, the gap between one token and the next; TTFT is the time to the first token; p99 is
-# what 99 of 100 do not exceed.) The third column is a published measurement of one engine, with another model,
-# another GPU and another load; there, 5 % brought the ITL's p99 from 40.6 to 17.7 ms. The numbers cannot be compared;
-# the shape can: the first few per cent remove most preemptions. Beyond, the reserve costs more than it saves:
-# requests wait at the door for memory that nobody may use.
+# The third column is a published measurement of one engine, with another model, another GPU and another load; there,
+# 5 % brought the ITL's p99 from 40.6 to 17.7 ms. The numbers cannot be compared; the shape can: the first few per cent
+# remove most preemptions. Beyond, the reserve costs more than it saves: requests wait at the door for memory that nobody
+# may use.
 #
 # ## 5 A long prompt must not stop the others
 #
@@ -311,8 +312,8 @@ latency_plot(two, [0], "A decodes while a prompt of 8,000 tokens arrives").show(
 
 # %% [markdown]
 # The stall shrinks with the budget, and the newcomer pays: its prompt takes more steps, and each reads all weights
-# again. Where the arithmetic of a chunk takes about as long as the reading of the weights, both are nearly free,
-# because the decodes that ride along only read, and the chunk mostly computes.
+# again. Neither side pays much where the arithmetic of a chunk takes about as long as the reading of the weights: the
+# decodes that ride along mostly read, and the chunk mostly computes.
 #
 # ## 6 The pool is dry: who gives way?
 #
@@ -484,7 +485,7 @@ for name, cost in SETUPS.items():
     flop = 2 * cost.num_parameters
     recompute = flop / (device.flops * cost.num_devices * cost.compute_efficiency)
     link = 2 * kv / recompute / cost.num_devices
-    print(f"{name:22}   {kv / 1e3:9.0f} KB   {1e6 * swap:7.1f} us   {1e6 * recompute:10.1f} us   "
+    print(f"{name:22}   {kv / 1e3:9.0f} KB   {1e6 * swap:7.1f} µs   {1e6 * recompute:10.1f} µs   "
           f"{link / 1e9:7.1f} GB/s of {device.pcie / 1e9:.0f}")  # fmt: skip
 
 # %% [markdown]
@@ -496,7 +497,7 @@ for name, cost in SETUPS.items():
 # - **Recompute rides along.** Its tokens join a step that reads the weights anyway.
 # - **The prefix cache remembers.** A dropped block is free, not erased. If the request comes back before somebody else
 #   took it, nothing is computed again.
-# - Swap needs pinned host memory, and bookkeeping for a second pool.
+# - Swap needs pinned host memory, which the operating system must not move, and bookkeeping for a second pool.
 #
 # Move the link's speed and see where the lines cross.
 
@@ -806,7 +807,8 @@ print("lines in all:", len(text.splitlines()))
 # the *rate* of a counter, `rate(vllm:num_preemptions_total[5m]) > 0`, and not a gauge that is looked at now and then.
 #
 # Two more signals are often asked for: how long an allocation takes, and how many blocks the prefix cache finds. Here
-# is a load whose prompts all begin with the same 200 tokens, on a pool that times itself.
+# is a load whose prompts all begin with the same 200 tokens, on a pool that times itself. (Who comes while another
+# request computes the same prefix waits until that is done, and finds it.)
 
 # %%
 from paged_ref.metrics import TimedBlockPool
@@ -825,8 +827,8 @@ print(f"block hits         {hits:,} of {queries:,}, {hits / queries:.0%}; misses
 print(f"allocations        {pool.allocation_seconds.count:,} timed")
 
 # %% tags=["nbval-ignore-output"]
-print(f"allocation latency on this machine: median {1e6 * now['allocation_p50']:.0f} us, "
-      f"p99 {1e6 * now['allocation_p99']:.0f} us")  # fmt: skip
+print(f"allocation latency on this machine: median {1e6 * now['allocation_p50']:.0f} µs, "
+      f"p99 {1e6 * now['allocation_p99']:.0f} µs")  # fmt: skip
 
 # %% [markdown]
 # Microseconds, in plain Python, against steps of many milliseconds. If this number rises, the cause is rarely the list

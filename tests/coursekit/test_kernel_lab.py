@@ -49,7 +49,15 @@ class Kernels:
             weights = tl.exp(x - tl.max(x, axis=0))
             tl.store(out_ptr + d, weights / tl.sum(weights, axis=0), mask=d < n)
 
+        @triton.jit
+        def other_words(out_ptr, x_ptr, STEPS: tl.constexpr):
+            x = tl.load(x_ptr + tl.arange(0, 4))
+            for _ in tl.static_range(STEPS):
+                x = tl.sqrt(tl.exp2(2 * tl.log2(x))) + 1
+            tl.store(out_ptr + tl.arange(0, 4), x)
+
         self.copy_rows, self.narrow, self.wide, self.softmax = copy_rows, narrow, wide, softmax
+        self.other_words = other_words
 
 
 @pytest.fixture(params=[pytest.param("triton", marks=needs_triton), "stand-in"])
@@ -79,6 +87,12 @@ def test_numbers_and_reductions(kernels: Kernels) -> None:
     launch(kernels.softmax, (1,), out, x, 0.5, np.int64(5), D=8)
     expected = np.exp(0.5 * (x - 500))
     assert np.allclose(out, expected / expected.sum(), rtol=1e-6)
+
+
+def test_words_that_the_course_s_kernels_do_without(kernels: Kernels) -> None:
+    out, x = np.zeros(4, np.float32), np.array([1, 2, 3, 4], np.float32)
+    launch(kernels.other_words, (1,), out, x, STEPS=3)
+    assert np.allclose(out, x + 3, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,26 @@ def load_block(
     tl.store(out_ptr + (logical * BLOCK_SIZE + slot) * HEAD_DIM + d, keys)
 
 
+# %% wrong="wrong-stride"
+@triton.jit
+def load_block(
+    out_ptr,
+    cache_ptr,
+    table_ptr,
+    kv_head,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    logical = tl.program_id(0)
+    block = tl.load(table_ptr + logical)
+    slot = tl.arange(0, BLOCK_SIZE)[:, None]
+    d = tl.arange(0, HEAD_DIM)[None, :]
+    begin = block * BLOCK_SIZE * HEAD_DIM  # as if a block held one KV head
+    keys = tl.load(cache_ptr + begin + (slot * KV_HEADS + kv_head) * HEAD_DIM + d)
+    tl.store(out_ptr + (logical * BLOCK_SIZE + slot) * HEAD_DIM + d, keys)
+
+
 # %% wrong="kv-head-lost"
 @triton.jit
 def load_block(

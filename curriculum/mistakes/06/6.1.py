@@ -297,6 +297,55 @@ def schedule(running, waiting, num_free, budget, block_size, max_seqs):
     return batch
 
 
+# %% wrong="prefill-left-out"
+def schedule(running, waiting, num_free, budget, block_size, max_seqs):
+    return [(request["id"], 1) for request in running if request["tokens"] - request["computed"] == 1]
+
+
+# %% wrong="prefill-left-out"
+def schedule(running, waiting, num_free, budget, block_size, max_seqs):
+    batch = []
+    for request in running:
+        if request["tokens"] - request["computed"] == 1:
+            batch.append((request["id"], 1))
+            budget -= 1
+            num_free -= request["tokens"] > request["blocks"] * block_size
+    for request in running:
+        left = request["tokens"] - request["computed"]
+        if 1 < left <= budget:  # it waits until it fits as a whole
+            batch.append((request["id"], left))
+            budget -= left
+            break
+    return batch
+
+
+# %% wrong="part-admitted"
+def schedule(running, waiting, num_free, budget, block_size, max_seqs):
+    batch, prefilling = [], []
+    for request in running:
+        left = request["tokens"] - request["computed"]
+        if left > 1:
+            prefilling.append((request["id"], left))
+        else:
+            num_free -= request["tokens"] > request["blocks"] * block_size
+            batch.append((request["id"], 1))
+            budget -= 1
+    for name, left in prefilling:
+        if budget > 0:
+            batch.append((name, min(left, budget)))
+            budget -= batch[-1][1]
+    places = max_seqs - len(running)
+    for request in waiting:
+        blocks = -(-min(request["tokens"], budget) // block_size)  # of what is computed now
+        if budget == 0 or places == 0 or blocks + 1 > num_free:
+            break
+        batch.append((request["id"], min(request["tokens"], budget)))
+        budget -= batch[-1][1]
+        num_free -= blocks
+        places -= 1
+    return batch
+
+
 # %% wrong="no-growth"
 def schedule(running, waiting, num_free, budget, block_size, max_seqs):
     batch, prefilling = [], []
@@ -636,4 +685,30 @@ def schedule(running, waiting, num_free, budget, block_size, max_seqs):
         n = np.minimum(budget, request["tokens"])
         batch.append((request["id"], n))
         budget, free = budget - n, free - blocks
+    return batch
+
+
+# %% right="takes requests off the queue that it was given"
+def schedule(running, waiting, num_free, budget, block_size, max_seqs):
+    def left(request):
+        return request["tokens"] - request["computed"]
+
+    decodes = [request for request in running if left(request) == 1]
+    batch = [(request["id"], 1) for request in decodes]
+    for request in decodes:
+        num_free -= max(0, -(-request["tokens"] // block_size) - request["blocks"])
+    budget -= len(batch)
+    for request in running:
+        if left(request) > 1 and budget:
+            batch.append((request["id"], min(left(request), budget)))
+            budget -= batch[-1][1]
+    while waiting and budget and len(running) < max_seqs:
+        request = waiting.pop(0)
+        needed = (request["tokens"] + block_size - 1) // block_size
+        if needed >= num_free:
+            break
+        num_free -= needed
+        batch.append((request["id"], min(request["tokens"], budget)))
+        budget -= batch[-1][1]
+        running.append(request)
     return batch
