@@ -121,7 +121,7 @@ def _draw(rng: Random, lens: Sequence[tuple[int, int]], size: int) -> _Case:
 
 
 def _check_batch(make_batch: Any, case: _Case) -> None:
-    told = f"{len(case.tokens)} sequences with {_lens(case)} tokens, {case.computed} of them computed, blocks of {case.size}"
+    told = f"sequences of {_lens(case)} tokens, {case.computed} of them computed, blocks of {case.size}"
     given = [list(row) for row in case.tokens], list(case.computed), [list(row) for row in case.tables]
     try:
         answer = make_batch(*given, case.size)
@@ -200,8 +200,8 @@ SAMPLES = Exercise(
     misconceptions={
         "nothing-shared": "Every sample is counted with all its blocks, the prompt's included: the blocks that the "
         "prompt filled are one set with n holders.",
-        "partial-shared": "The prompt's partial block is counted as shared. Each sample writes into it, so copy-on-write "
-        "gives each its own.",
+        "partial-shared": "The prompt's partial block is counted as shared. Each sample writes into it, so "
+        "copy-on-write gives each its own.",
         "prompt-copied": "Where nothing is written after the prompt (one new token), nothing is copied: its blocks are "
         "all shared.",
         "last-stored": "The last new token is stored, too. It was chosen, and the sample ends: nobody computes its key "

@@ -33,8 +33,8 @@ FORWARD = Exercise(
         "that came with it.",
         "step-only": "Attention saw this step's tokens alone. The sequence's earlier tokens are in the cache.",
         "not-causal": "A token sees tokens after it: in a prefill the one at position p sees the positions 0 to p.",
-        "causal-from-row": "The mask counts rows of the step, not positions: a chunk's first token sees everything that "
-        "was in the cache before it.",
+        "causal-from-row": "The mask counts rows of the step, not positions: a chunk's first token sees everything "
+        "that was in the cache before it.",
         "modulo": "Query heads are dealt out to KV heads in turn (h % num_kv_heads). Neighbours share: head h reads KV "
         "head h // (num_heads // num_kv_heads).",
         "scaling-ignored": "The scores are not multiplied by `scaling`. A model chooses it, and not all choose "
@@ -254,7 +254,7 @@ def _check_caches(x: _Inputs, keys: np.ndarray, values: np.ndarray, told: str) -
     twice = close(np.nan_to_num(keys), np.nan_to_num(x.written(rotated=True)[0]), 1e-5).all()
     slot = block * x.keys.shape[2] + offset
     wanted = "this step's" if slot in x.batch["slot_mapping"] else "what was there before"
-    detail = f"{told}: {name}_cache[{x.layer}, {block}, {offset}] (slot {slot}) should hold {wanted} {name}, and does not."
+    detail = f"{told}: {name}_cache[{x.layer}, {block}, {offset}] (slot {slot}) should hold {wanted} {name}."
     raise Wrong("rotary-twice" if twice and name == "key" else "other-attention", detail)
 
 

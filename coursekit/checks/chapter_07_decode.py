@@ -24,12 +24,13 @@ GENERATE = Exercise(
     misconceptions={
         "wrong-row": "The next token is chosen from another row of the logits: a sequence's last token stands in row "
         "sample_rows[k] of the batch.",
-        "padding": "The prompts were padded to the longest, and the padding was computed: it takes positions, is stored, "
-        "and is attended to like any token.",
+        "padding": "The prompts were padded to the longest, and the padding was computed: it takes positions, is "
+        "stored, and is attended to like any token.",
         "lengths": "A request gets exactly as many new tokens as it asked for, and the prompt is not among them.",
         "one-by-one": "The tokens are right, but the requests did not run together: every pass takes along all "
         "requests that are not done.",
-        "computed-again": "The tokens are right, but tokens were computed again whose keys and values were in the cache.",
+        "computed-again": "The tokens are right, but tokens were computed again whose keys and values were in the "
+        "cache.",
         "done-stays": "The tokens are right, but a request stayed in the batch after it had all its tokens.",
         "blocks-kept": "The tokens are right, but not every block is free again at the end.",
         "other-tokens": "These are not the tokens that the request gets alone.",
@@ -81,7 +82,7 @@ def _alone(weights: _Weights, tokens: Sequence[int], count: int) -> tuple[list[i
     """The greedy continuation of one request, and how clear its closest decision was."""
     row, margin = list(tokens), np.inf
     for _ in range(count):
-        last = np.sort((logits := _logits(weights, row)[-1]))
+        last = np.sort(logits := _logits(weights, row)[-1])
         margin = min(margin, float(last[-1] - last[-2]))
         row.append(int(logits.argmax()))
     return row[len(tokens) :], margin

@@ -108,8 +108,8 @@ def rotary(x, positions):
 #     `[layer, slot // block_size, slot % block_size]`, in place, and the values likewise."
 #   - "Then go through the sequences. The rows from `start[i]` to `start[i + 1]` are the last tokens of a sequence of
 #     `seq_lens[i]`. Gather that many keys and values of this layer through row i of the tables, as in exercise 3.2."
-#   - "The query in row r stands at position p = `positions[r]` and sees the gathered rows 0 to p. Repeat K and V for the
-#     heads that share them: `np.repeat(keys, num_heads // num_kv_heads, axis=1)`. Scores times `scaling`, softmax,
+#   - "The query in row r stands at position p = `positions[r]` and sees the gathered rows 0 to p. Repeat K and V for
+#     the heads that share them: `np.repeat(keys, num_heads // num_kv_heads, axis=1)`. Scores times `scaling`, softmax,
 #     weights times values; the result goes to `output[0, r]`."
 
 # %% [markdown]
@@ -268,8 +268,8 @@ def generate(model, prompts, new_tokens, free):
 #   one row of logits gives all four samples their first token.
 # hints:
 #   - "A sample stores prompt + new − 1 tokens: the last new token was chosen, and nobody computes its key."
-#   - "Blocks that are full when the samples part are shared for ever. Whatever comes after them is each sample's own, and
-#     that begins with the prompt's partial block, which copy-on-write has copied. With one new token nothing is
+#   - "Blocks that are full when the samples part are shared for ever. Whatever comes after them is each sample's own,
+#     and that begins with the prompt's partial block, which copy-on-write has copied. With one new token nothing is
 #     written after the prompt, so nothing is copied."
 #   - "Passes: one computes the prompt. The other new − 1 compute one token of each sample, all samples in one pass."
 
