@@ -346,12 +346,17 @@ from dataclasses import replace
 FEW = 6  # tokens suffice to see it
 
 
+def zeros():
+    """New storage, cleared: what a mistake reads there must be the same on every machine."""
+    cache = KVCache(shape, 48, BLOCK_SIZE)
+    cache.keys.zero_(), cache.values.zero_()
+    return cache
+
+
 def broken_decode(break_rule, forward=None):
     """Prefill and decode afresh with a damaged batch; how many sequences still equal the dense model?"""
     pool = BlockPool(num_blocks=48, block_size=BLOCK_SIZE)
-    cache = KVCache(shape, pool.num_blocks, BLOCK_SIZE)
-    for numbers in (cache.keys, cache.values):
-        numbers.zero_()  # what was there before must be the same on every machine
+    cache = zeros()
     shuffle(pool)
     tables = [BlockTable(pool) for _ in prompts]
     for table, prompt in zip(tables, prompts, strict=True):
@@ -437,7 +442,7 @@ def forward_with(mistake):
 for mistake in ("no mistake", "read before write", "rotary twice", "layer 0's cache"):
     transformers.AttentionInterface.register("mistaken", forward_with(mistake))
     swapped.set_attn_implementation("mistaken")
-    first = model.forward(batch, model.new_cache(48, BLOCK_SIZE)).argmax(dim=-1).tolist()
+    first = model.forward(batch, zeros()).argmax(dim=-1).tolist()
     right = sum(a == b[0] for a, b in zip(first, expected, strict=True))
     print(f"{mistake + ':':19} {right} of 4 first tokens right, {broken_decode(lambda b: b)} of 4 answers")
 swapped.set_attn_implementation(hf_model.NAME)
@@ -445,8 +450,6 @@ swapped.set_attn_implementation(hf_model.NAME)
 # %% [markdown]
 # The last line is the treacherous one. In a prefill every layer writes all it reads, so layer 0's place serves as
 # well as any; from the second token on the layers read each other's keys. A test that looks at one step passes.
-#
-# # %% [markdown]
 #
 # ## 9 The engine: requests come and go
 #
@@ -463,8 +466,9 @@ requests = [llm.add_request(p, SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=
 running, mixed = [], None
 while llm.scheduler.has_work:
     step = llm.step()
-    kinds = {chunk.stop - chunk.start > 1 for chunk in step.chunks if chunk.sequence.table.blocks}
-    if mixed is None and kinds == {True, False}:  # somebody prefills while others decode
+    kinds = {chunk.stop - chunk.start > 1 for chunk in step.chunks}
+    alive = all(chunk.sequence.table.blocks for chunk in step.chunks)  # nobody has ended with this step
+    if mixed is None and alive and kinds == {True, False}:  # somebody prefills while others decode
         theirs = build_batch(step)
         news = [c.sequence.token_ids[c.start : c.stop] for c in step.chunks]
         ours, mixed = make_batch(news, [c.sequence.table for c in step.chunks]), len(running)
@@ -505,8 +509,8 @@ show_source(build_batch)
 # First: is it right? Sample i of a request with seed s must be what seed s + i draws alone. And a beam search must be
 # transformers' own.
 #
-# > **Predict.** Four samples of the second prompt, against four requests with that prompt and no sharing: how many times
-# > the tokens does the second way compute before the first new token is there?
+# > **Predict.** Four samples of the second prompt, against four requests with that prompt and no sharing: how many
+# > times the tokens does the second way compute before the first new token is there?
 
 # %%
 PROMPT = prompts[1]
@@ -601,8 +605,8 @@ for caching, asked in timed.items():
 # One thing must be kept apart. Our engine also **packs** the weights for the CPU's matrix products
 # (`paged_ref/packed_weights.py`), which has nothing to do with paging. So it runs twice.
 #
-# > **Predict.** Four prompts of similar length, 16 new tokens each: no early leavers, little padding. How much can paging
-# > gain *here*? Put four servers in order: ours plain, ours packed, `generate`, `generate_batch`.
+# > **Predict.** Four prompts of similar length, 16 new tokens each: no early leavers, little padding. How much can
+# > paging gain *here*? Put four servers in order: ours plain, ours packed, `generate`, `generate_batch`.
 
 # %% tags=["nbval-ignore-output"]
 import logging
