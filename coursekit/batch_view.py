@@ -1,4 +1,4 @@
-"""A picture of one step's flat batch: one box a token, positions inside, slots below, and what belongs to a sequence."""
+"""A picture of one step's flat batch: one box a token, positions and slots, and what belongs to a sequence."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def step_picture(batch: StepBatch, title: str, block_size: int) -> Picture:
     """The row of tokens, and beside it a line for each sequence: where it begins, its length, the blocks it uses."""
     attention = batch.attention
     starts, lens = attention.query_start_loc.tolist(), attention.seq_lens.tolist()
-    used = [
-        row[: -(-n // block_size)].tolist() for row, n in zip(attention.block_tables, lens, strict=True)
-    ]
+    used = [row[: -(-n // block_size)].tolist() for row, n in zip(attention.block_tables, lens, strict=True)]
     fig, (top, below) = figure(
         2, 1, width=10, height=2.9 + 0.3 * len(lens), height_ratios=[2.3, 0.75 + 0.3 * len(lens)]
     )

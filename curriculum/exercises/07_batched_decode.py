@@ -320,7 +320,11 @@ transformers.utils.logging.disable_progress_bar()
 folder = resolve("smollm2-135m")
 tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 llama = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-TEXTS = ("The capital of France is", "Once", "Water boils at 100 degrees Celsius at sea level. In the mountains")
+TEXTS = (
+    "The capital of France is",
+    "Once",
+    "Water boils at 100 degrees Celsius at sea level. In the mountains",
+)
 prompts, wanted = [tokenizer(text).input_ids for text in TEXTS], [10, 16, 12]
 dense = []
 for prompt, n in zip(prompts, wanted, strict=True):

@@ -538,7 +538,9 @@ print("different samples:", len({tuple(s) for s in samples}))
 for name, engine in (("one request, n=4", sharing), ("four requests", apart)):
     m, per_block = engine.metrics, shape.kv_bytes_per_block(16)
     kib = m.peak_used_blocks * per_block / 1024
-    print(f"{name:17} {m.computed_tokens:4} tokens computed, at most {m.peak_used_blocks} blocks, {kib:,.0f} KiB")
+    print(
+        f"{name:17} {m.computed_tokens:4} tokens computed, at most {m.peak_used_blocks} blocks, {kib:,.0f} KiB"
+    )
 
 # %%
 [search], beam_engine = serve([PROMPT], SamplingParams(max_tokens=12, beam_width=4))
@@ -661,7 +663,9 @@ skewed = workloads["skewed"]
 useful = skewed.total_new_tokens
 static = len(skewed.prompts) * max(skewed.new_tokens)
 padding = len(skewed.prompts) * max(map(len, skewed.prompts)) - sum(map(len, skewed.prompts))
-print(f"new tokens wanted: {useful}, rows that a static batch decodes: {static}, useful {useful / static:.0%}")
+print(
+    f"new tokens wanted: {useful}, rows that a static batch decodes: {static}, useful {useful / static:.0%}"
+)
 print(f"prompt tokens: {sum(map(len, skewed.prompts))}, and {padding} of padding beside them")
 
 # %% [markdown]

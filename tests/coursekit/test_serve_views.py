@@ -71,7 +71,14 @@ def test_the_bars_are_the_files_figures() -> None:
 
 def test_the_words_name_the_machine_and_the_figures() -> None:
     picture = serving(RESULT)
-    for text in ("CPU, made up", "3 threads", "torch 1.2", "transformers 3.4", "3 rounds, medians", "packed weights"):
+    for text in (
+        "CPU, made up",
+        "3 threads",
+        "torch 1.2",
+        "transformers 3.4",
+        "3 rounds, medians",
+        "packed weights",
+    ):
         assert text in picture.alt
     assert "uniform in float32, paged_ref: 60 tokens/s" in picture.alt
     assert "takes 50 ms: products 60%" in picture.alt and "products alone take 25 ms" in picture.alt
@@ -138,9 +145,7 @@ def test_the_readmes_picture_is_the_recorded_run() -> None:
 def batch_of(parts: list[tuple[int, int, list[int]]], size: int) -> StepBatch:
     """A step of sequences of (tokens, computed, blocks)."""
     positions = [p for n, computed, _ in parts for p in range(computed, n)]
-    slots = [
-        blocks[p // size] * size + p % size for n, computed, blocks in parts for p in range(computed, n)
-    ]
+    slots = [blocks[p // size] * size + p % size for n, computed, blocks in parts for p in range(computed, n)]
     starts = np.cumsum([0] + [n - computed for n, computed, _ in parts])
     tables = np.zeros((len(parts), max(len(blocks) for *_, blocks in parts)), dtype=np.int32)
     for line, (*_, blocks) in zip(tables, parts, strict=True):
@@ -163,7 +168,5 @@ def test_a_step_is_drawn_with_its_positions_slots_and_tables() -> None:
     assert [round(box.get_x()) for box in framed] == [0, 3, 4]
     told = [text.get_text() for text in below.texts]
     assert told[3:9] == ["0", "0", "10", "7", "1", "4"] and "the end of the row" in told
-    assert picture.summary == (
-        "One step: 5 tokens of 3 sequences, none padded; a rectangle would have 9."
-    )
+    assert picture.summary == ("One step: 5 tokens of 3 sequences, none padded; a rectangle would have 9.")
     assert "sequence 1 computes 3 of its 3 tokens, at positions 0 to 2, in the slots 8, 9, 10" in picture.alt

@@ -436,7 +436,10 @@ def paged_forward(query, key, value, layer, key_cache, value_cache, batch, scali
 # %% right="flat views and grouped heads"
 def paged_forward(query, key, value, layer, key_cache, value_cache, batch, scaling):
     _, block_size, kv_heads, dim = key_cache.shape[1:]
-    flat_k, flat_v = key_cache[layer].reshape(-1, kv_heads, dim), value_cache[layer].reshape(-1, kv_heads, dim)
+    flat_k, flat_v = (
+        key_cache[layer].reshape(-1, kv_heads, dim),
+        value_cache[layer].reshape(-1, kv_heads, dim),
+    )
     flat_k[batch["slot_mapping"]] = key[0].transpose(1, 0, 2)
     flat_v[batch["slot_mapping"]] = value[0].transpose(1, 0, 2)
     num_tokens, group = query.shape[2], query.shape[1] // kv_heads

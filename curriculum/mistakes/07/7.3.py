@@ -346,7 +346,10 @@ def generate(model, prompts, new_tokens, free):
         for r in waiting:
             grow(r.blocks, len(r.tokens), free, model.block_size)
         batch = make_batch(
-            [r.tokens for r in waiting], [r.computed for r in waiting], [r.blocks for r in waiting], model.block_size
+            [r.tokens for r in waiting],
+            [r.computed for r in waiting],
+            [r.blocks for r in waiting],
+            model.block_size,
         )
         chosen = model.forward(batch)[batch["sample_rows"]].argmax(axis=-1)
         for r, token in zip(waiting, chosen):
@@ -368,7 +371,9 @@ def generate(model, prompts, new_tokens, free):
     answers = [[logits[batch["query_start_loc"][i + 1] - 1].argmax()] for i in everyone]
     while alive := [i for i in everyone if len(answers[i]) < new_tokens[i]]:
         tokens = [prompts[i] + answers[i] for i in alive]
-        logits = model.forward(make_batch(tokens, [len(t) - 1 for t in tokens], [tables[i] for i in alive], size))
+        logits = model.forward(
+            make_batch(tokens, [len(t) - 1 for t in tokens], [tables[i] for i in alive], size)
+        )
         for i, row in zip(alive, logits):
             answers[i].append(row.argmax())
     for table in tables:
