@@ -691,6 +691,17 @@ print(f"attention twice as fast: {faster:.2f} times the tokens/s")
 print(f"everything but the products for nothing: {decode_step.step / decode_step.limit:.2f} times")
 
 # %% [markdown]
+# Why are the products so much? Count what a step must read:
+
+# %%
+linears = [module for module in dense.modules() if isinstance(module, torch.nn.Linear)]
+weights = sum(linear.weight.nbytes for linear in linears)
+for tokens in (100, 2000):
+    cached = 4 * tokens * shape.kv_bytes_per_token
+    print(f"weights: {weights / 1e6:.0f} MB, once for the whole batch; keys and values of 4 sequences of "
+          f"{tokens:,} tokens: {cached / 1e6:.0f} MB")  # fmt: skip
+
+# %% [markdown]
 # At these lengths a small model spends its step on **reading weights**. No cache can change that. What can: letting
 # one reading serve more rows.
 #
