@@ -317,6 +317,7 @@ import transformers
 from paged_ref.weights import resolve
 
 transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
 folder = resolve("smollm2-135m")
 tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 llama = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

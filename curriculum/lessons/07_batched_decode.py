@@ -43,6 +43,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from paged_ref.weights import resolve
 
 transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
 folder = resolve("smollm2-135m")
 tokenizer = AutoTokenizer.from_pretrained(folder)
 dense = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").eval()
@@ -402,8 +403,8 @@ print("first row sampled:        ", broken_decode(first_row_sampled), "of 4 equa
 print("table of the neighbour:   ", broken_decode(tables_of_the_neighbour), "of 4 equal")
 
 # %% [markdown]
-# The one-token prompt has nothing to restart and only one row to sample, so its first step is right by accident. A
-# test with such prompts, or with one request at a time, finds little.
+# One sequence survives the wrong row: a one-token prompt has no other, and in a decode step the first row is the last.
+# A test with such prompts finds nothing. Nor would one that only prefills notice that positions restart.
 #
 # Three more rules are the attention function's. *Write, then read*: a token sees itself. *Rotate nothing*. *Each layer
 # has its own cache*: the table is shared by all layers, the numbers are not.
@@ -448,8 +449,9 @@ for mistake in ("no mistake", "read before write", "rotary twice", "layer 0's ca
 swapped.set_attn_implementation(hf_model.NAME)
 
 # %% [markdown]
-# The last line is the treacherous one. In a prefill every layer writes all it reads, so layer 0's place serves as
-# well as any; from the second token on the layers read each other's keys. A test that looks at one step passes.
+# Two of these lines are treacherous. Rotated twice, every distance counts double, and the model still talks sensibly for
+# a while. And in a prefill every layer writes all that it reads, so layer 0's place serves as well as any; from the
+# second token on, the layers read each other's keys. A test that looks at one step passes.
 #
 # ## 9 The engine: requests come and go
 #
@@ -459,34 +461,39 @@ swapped.set_attn_implementation(hf_model.NAME)
 
 # %%
 from paged_ref import LLM, SamplingParams
-from paged_ref.batch import build_batch
 
-llm = LLM(model, num_blocks=14, block_size=BLOCK_SIZE)
-requests = [llm.add_request(p, SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)) for p in prompts]
-running, mixed = [], None
+llm = LLM(model, num_blocks=16, block_size=BLOCK_SIZE)
+wanted = [6, 16, 10, 12]
+requests = [
+    llm.add_request(p, SamplingParams(max_tokens=n, ignore_eos=True))
+    for p, n in zip(prompts, wanted, strict=True)
+]
+running, laid_out, mixed = [], [], None
+model.forward = lambda batch, *rest: laid_out.append(batch) or PagedModel.forward(model, batch, *rest)
 while llm.scheduler.has_work:
     step = llm.step()
-    kinds = {chunk.stop - chunk.start > 1 for chunk in step.chunks}
-    alive = all(chunk.sequence.table.blocks for chunk in step.chunks)  # nobody has ended with this step
-    if mixed is None and alive and kinds == {True, False}:  # somebody prefills while others decode
-        theirs = build_batch(step)
-        news = [c.sequence.token_ids[c.start : c.stop] for c in step.chunks]
-        ours, mixed = make_batch(news, [c.sequence.table for c in step.chunks]), len(running)
-    running.append(
-        "".join(str(i) if any(c.request is r for c in step.chunks) else "." for i, r in enumerate(requests))
-    )
+    lens = [chunk.stop - chunk.start for chunk in step.chunks]
+    if mixed is None and min(lens) == 1 < max(lens) and step.chunks[0].start > 0:
+        mixed = len(running)  # somebody prefills while others decode
+        news = [chunk.sequence.token_ids[chunk.start : chunk.stop] for chunk in step.chunks]
+        ours = make_batch(news, [chunk.sequence.table for chunk in step.chunks])
+    running.append({i for i, r in enumerate(requests) if any(c.request is r for c in step.chunks)})
+del model.forward
 for i in range(len(requests)):
-    print(f"request {i}: ", "".join("#" if str(i) in step else "." for step in running))
+    print(f"request {i}: ", "".join("#" if i in step else "." for step in running))
 print("preemptions:", llm.metrics.preemptions)
-print("equal to the dense model:", [r.finished[0].output_token_ids for r in requests] == expected)
+print("equal to the dense model:", [r.finished[0].output_token_ids for r in requests]
+      == [answer[:n] for answer, n in zip(expected, wanted, strict=True)])  # fmt: skip
 print("blocks still held:", llm.pool.num_used)
 
 # %% [markdown]
-# Each `#` is a step in which the request computed something. Nobody waited for the longest to finish, and
-# whoever lost its blocks came back and went on. One of these steps, in which a request prefills beside others that
+# Each `#` is a step in which the request computed something. Nobody waited for the longest to finish; a gap in a row is
+# a preemption, after which the request came back and went on. We noted what the engine handed to the model. One of
+# its steps, in which a request prefills beside others that
 # decode:
 
 # %%
+theirs = laid_out[mixed]
 same = all(
     np.array_equal(getattr(ours, name), getattr(theirs, name))
     for name in ("token_ids", "positions", "slot_mapping", "sample_rows")
@@ -498,6 +505,8 @@ step_picture(theirs, "A prefill and decodes in one step", BLOCK_SIZE).show()
 # This is the library's version. It has no case for prefill and none for decode; a chunk is a range of tokens.
 
 # %%
+from paged_ref.batch import build_batch
+
 show_source(build_batch)
 
 # %% [markdown]
@@ -557,7 +566,7 @@ print("blocks held at most:", beam_engine.metrics.peak_used_blocks)
 # transformers moves whole caches when beams change places; ours changes tables, and copies a block where two beams
 # part inside it.
 #
-# Now the system prompt: one request has warmed the cache, then four come that begin with the same 512 tokens.
+# Now the system prompt: one request has warmed the cache, then three come that begin with the same 256 tokens.
 #
 # > **Predict.** What falls, and by how much: the bytes held, the tokens computed, the time to the first token, the time
 # > between two tokens?
@@ -566,15 +575,17 @@ print("blocks held at most:", beam_engine.metrics.peak_used_blocks)
 from paged_ref.serving.workloads import make_workloads
 
 workloads = make_workloads(tokenizer, quick=True)
-work = workloads["shared prefix"]
-print(work.title)
+asking = [p[256:] for p in workloads["shared prefix"].prompts[:3]]
+common = next(i for i, column in enumerate(zip(*asking, strict=False)) if len(set(column)) > 1)
+print("prompts of", [len(p) for p in asking], "tokens, of which the first", common, "are the same")
 ask = SamplingParams(max_tokens=6, ignore_eos=True)
 timed = {}
 for caching in (False, True):
     engine = LLM(model, num_blocks=200, block_size=16, enable_prefix_caching=caching)
-    engine.generate([work.prompts[0]], SamplingParams(max_tokens=1))
+    if caching:
+        engine.generate([asking[0]], SamplingParams(max_tokens=1))
     before = engine.metrics.computed_tokens
-    asked = [engine.add_request(p, ask) for p in work.prompts]
+    asked = [engine.add_request(p, ask) for p in asking]
     engine.step()
     computed = engine.metrics.computed_tokens - before
     held = engine.pool.num_used * shape.kv_bytes_per_block(16)
@@ -778,19 +789,24 @@ for name, way in ways.items():
 #
 # *It compresses the cache.* Then a token would take fewer bytes.
 #
-# > **Predict.** Bytes of one token in transformers' dense cache, and in ours? Who holds more in all, for the four
-# > prompts of section 1: a padded rectangle, our blocks, or the tokens themselves?
+# > **Predict.** Bytes of one token in transformers' dense cache, and in ours? Who holds more in all, for the eight
+# > skewed requests of section 11: a padded rectangle, our blocks, or the tokens themselves?
 
 # %%
 with torch.inference_mode():
     past = dense(torch.tensor([prompts[1]]), use_cache=True).past_key_values
 dense_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in past.layers) // len(prompts[1])
 print(f"one token: {dense_bytes:,} bytes dense, {shape.kv_bytes_per_token:,} in blocks")
-lengths = [len(p) + NEW_TOKENS for p in prompts]
-held = sum(-(-n // 16) * 16 for n in lengths)
-for name, slots in (("the tokens", sum(lengths)), ("in blocks of 16", held),
-                    ("a padded rectangle", len(lengths) * max(lengths))):  # fmt: skip
-    print(f"{name:19} {slots:4} slots, {slots * dense_bytes:,} bytes")
+lengths = [len(p) + n for p, n in zip(skewed.prompts, skewed.new_tokens, strict=True)]
+ways = {
+    "the tokens": sum(lengths),
+    "in blocks of 16": sum(-(-n // 16) * 16 for n in lengths),
+    "a padded rectangle": len(lengths) * (max(map(len, skewed.prompts)) + max(skewed.new_tokens)),
+}
+for name, slots in ways.items():
+    print(
+        f"{name:19} {slots:5,} slots, {slots * dense_bytes / 2**20:5.1f} MiB, {sum(lengths) / slots:.0%} of it tokens"
+    )
 
 # %% [markdown]
 # The same bytes a token, and a little more than the tokens need. What falls away is what held *no* token.
