@@ -449,15 +449,18 @@ for mistake in ("no mistake", "read before write", "rotary twice", "layer 0's ca
 swapped.set_attn_implementation(hf_model.NAME)
 
 # %% [markdown]
-# Two of these lines are treacherous. Rotated twice, every distance counts double, and the model still talks sensibly for
-# a while. And in a prefill every layer writes all that it reads, so layer 0's place serves as well as any; from the
-# second token on, the layers read each other's keys. A test that looks at one step passes.
+# Two of these lines are treacherous. Rotated twice, every distance counts double, and the model still talks sensibly
+# for a while. And in a prefill every layer writes all that it reads, so layer 0's place serves as well as any; from
+# the second token on, the layers read each other's keys. A test that looks at one step passes.
 #
 # ## 9 The engine: requests come and go
 #
 # `LLM` is the loop of section 7 with a scheduler in front: it admits a request when its blocks fit, lets it
 # leave when it is done, and takes blocks back when the pool runs dry (chapter 6). We give it the four prompts and a
-# pool so small that not all of them fit. And one question: does it lay out its steps as `make_batch` does?
+# pool so small that they do not fit to their ends. And one question: does it lay out its steps as `make_batch` does?
+#
+# > **Predict.** The requests want 6, 16, 10 and 12 tokens. When does request 0 leave, and who notices? Somebody must give
+# > way on the way: which one, and will its answer differ from the dense model's?
 
 # %%
 from paged_ref import LLM, SamplingParams
@@ -488,9 +491,9 @@ print("blocks still held:", llm.pool.num_used)
 
 # %% [markdown]
 # Each `#` is a step in which the request computed something. Nobody waited for the longest to finish; a gap in a row is
-# a preemption, after which the request came back and went on. We noted what the engine handed to the model. One of
-# its steps, in which a request prefills beside others that
-# decode:
+# a preemption, after which the request came back and went on. We noted what the engine handed to the model. This is a
+# step in which the request that gave way is back: it found its full blocks in the prefix cache and computes the rest of
+# its tokens, beside others that decode.
 
 # %%
 theirs = laid_out[mixed]
@@ -499,7 +502,7 @@ same = all(
     for name in ("token_ids", "positions", "slot_mapping", "sample_rows")
 )
 print(f"step {mixed}: the engine's arrays equal ours: {same}")
-step_picture(theirs, "A prefill and decodes in one step", BLOCK_SIZE).show()
+step_picture(theirs, "A chunk of a prefill beside two decodes", BLOCK_SIZE).show()
 
 # %% [markdown]
 # This is the library's version. It has no case for prefill and none for decode; a chunk is a range of tokens.
@@ -566,7 +569,7 @@ print("blocks held at most:", beam_engine.metrics.peak_used_blocks)
 # transformers moves whole caches when beams change places; ours changes tables, and copies a block where two beams
 # part inside it.
 #
-# Now the system prompt: one request has warmed the cache, then three come that begin with the same 256 tokens.
+# Now the system prompt: one request has warmed the cache, then three come that begin with the same system prompt.
 #
 # > **Predict.** What falls, and by how much: the bytes held, the tokens computed, the time to the first token, the time
 # > between two tokens?
@@ -734,7 +737,7 @@ for count in (1, 4, 16):
         model.forward(one_each, store)
         took.append(time.perf_counter() - started)
     ms = 1e3 * sorted(took)[2]
-    print(f"{count:2} sequences: {ms:4.0f} ms a step, {1e3 * count / ms:4.0f} tokens/s, one sequence gets "
+    print(f"batch of {count:2}: {ms:4.0f} ms a step, {1e3 * count / ms:4.0f} tokens/s, one sequence gets "
           f"{1e3 / ms:.0f}")  # fmt: skip
 
 # %% [markdown]
