@@ -127,8 +127,8 @@ def _draw(
         "block_tables": tables,
     }
     step = [numbers.standard_normal((1, h, len(positions), dim)) for h in (heads[0], heads[1], heads[1])]
-    query, key, value, keys, values = (x.astype(np.float32) for x in (*step, keys, values))
-    return _Inputs(query, key, value, rng.choice([1, 2]), keys, values, batch, rng.choice([0.2, 0.6]))
+    query, key, value, k, v = (x.astype(np.float32) for x in (*step, keys, values))
+    return _Inputs(query, key, value, rng.choice([1, 2]), k, v, batch, rng.choice([0.2, 0.6]))
 
 
 def _wrong_outputs(x: _Inputs) -> dict[str, list[np.ndarray]]:

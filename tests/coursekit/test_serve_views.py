@@ -58,9 +58,14 @@ RESULT: dict[str, Any] = {
 }
 
 
+def drawn(axes: Any) -> Any:
+    """Axes whose rectangles and lines are looked at."""
+    return axes
+
+
 def test_the_bars_are_the_files_figures() -> None:
     picture = serving(RESULT)
-    throughput, steps = picture.fig.axes
+    throughput, steps = map(drawn, picture.fig.axes)
     heights = sorted(float(bar.get_height()) for bar in throughput.patches)
     assert heights == [20.0, 20.0, 30.0, 40.0, 60.0, 80.0]
     assert [tick.get_text() for tick in throughput.get_xticklabels()] == ["uniform", "two\nwords"]
@@ -84,8 +89,8 @@ def test_the_words_name_the_machine_and_the_figures() -> None:
     assert "takes 50 ms: products 60%" in picture.alt and "products alone take 25 ms" in picture.alt
     # 60 against 30, 80 against 40
     assert "float32: 2.0 to 2.0 times" in picture.summary
-    drawn = [text.get_text() for text in picture.fig.texts]
-    assert any("CPU, made up" in text for text in drawn), "the machine stands in the picture, too"
+    written = [text.get_text() for text in picture.fig.texts]
+    assert any("CPU, made up" in text for text in written), "the machine stands in the picture, too"
 
 
 def test_a_quick_sample_and_a_single_round_say_so() -> None:
@@ -161,7 +166,7 @@ def batch_of(parts: list[tuple[int, int, list[int]]], size: int) -> StepBatch:
 
 def test_a_step_is_drawn_with_its_positions_slots_and_tables() -> None:
     picture = step_picture(batch_of([(10, 9, [7, 1, 4]), (3, 0, [2]), (6, 5, [5, 6])], 4), "One step", 4)
-    row_axes, below = picture.fig.axes
+    row_axes, below = map(drawn, picture.fig.axes)
     words = [text.get_text() for text in row_axes.texts]
     assert words[:10] == ["9", "17", "0", "8", "1", "9", "2", "10", "5", "25"]
     framed = [box for box in row_axes.patches if box.get_linewidth() > 2]
