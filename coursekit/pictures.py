@@ -8,7 +8,10 @@ from pathlib import Path
 from coursekit.source import read_notebook
 
 # picture -> the notebook it comes from, and which of that notebook's pictures it is
-PICTURES = {"docs/memory.png": ("notebooks/00_start_here.ipynb", 0)}
+PICTURES = {
+    "docs/memory.png": ("notebooks/00_start_here.ipynb", 0),
+    "docs/serving.png": ("notebooks/07_batched_decode.ipynb", 3),
+}
 
 
 def pictures_to_write(root: Path) -> dict[Path, bytes]:

@@ -1,23 +1,31 @@
+# ---
+# course:
+#   depends: [bench/results/serve.json]
+# ---
+
 # %% [markdown]
 # # 7 · Batched decode of a real model
 #
-# **You will be able to** replace the attention of a transformers model with a paged one, lay out the batch of
-# one step as arrays of integers, decode prompts of different lengths together without padding, and prove that
-# the result equals the dense model, token by token.
+# **You will be able to** say what a model hands to its attention function and put a paged one in its place, lay out
+# the batch of one step as arrays of integers, decode prompts of different lengths together without padding, prove
+# that the result equals the dense model token by token, and say where the speed comes from and where not.
 #
-# 45 minutes to read and run · you need: block tables and slots (the picture in section 2 recalls them) · GPU:
-# not needed
+# 60 minutes to read and run · you need: block tables and slots ([chapter 2](02_block_table.ipynb)), attention through
+# a table ([chapter 3](03_numpy_gather.ipynb)) · GPU: not needed
 #
 # 1. [The dense model, our judge](#1-the-dense-model-our-judge)
 # 2. [The memory: pool, tables, storage](#2-the-memory-pool-tables-storage)
 # 3. [The batch of one step](#3-the-batch-of-one-step)
-# 4. [Swap the attention](#4-swap-the-attention)
-# 5. [Prefill: four prompts in one row](#5-prefill-four-prompts-in-one-row)
-# 6. [Decode a ragged batch](#6-decode-a-ragged-batch)
-# 7. [What must hold, and what breaks if it does not](#7-what-must-hold-and-what-breaks-if-it-does-not)
-# 8. [The engine: requests come and go](#8-the-engine-requests-come-and-go)
-# 9. [How fast is it?](#9-how-fast-is-it)
-# 10. [What you have now](#10-what-you-have-now)
+# 4. [What does the model hand over?](#4-what-does-the-model-hand-over)
+# 5. [Our function in its place](#5-our-function-in-its-place)
+# 6. [Prefill: four prompts in one row](#6-prefill-four-prompts-in-one-row)
+# 7. [Decode a ragged batch](#7-decode-a-ragged-batch)
+# 8. [What must hold, and what breaks if it does not](#8-what-must-hold-and-what-breaks-if-it-does-not)
+# 9. [The engine: requests come and go](#9-the-engine-requests-come-and-go)
+# 10. [One prompt, many answers](#10-one-prompt-many-answers)
+# 11. [How fast is it?](#11-how-fast-is-it)
+# 12. [Where does the time of a step go?](#12-where-does-the-time-of-a-step-go)
+# 13. [What you have now](#13-what-you-have-now)
 
 # %% [markdown]
 # ## 1 The dense model, our judge
@@ -35,6 +43,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from paged_ref.weights import resolve
 
 transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
 folder = resolve("smollm2-135m")
 tokenizer = AutoTokenizer.from_pretrained(folder)
 dense = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").eval()
@@ -156,35 +165,81 @@ for name in ("query_start_loc", "seq_lens"):
 print("block_tables\n", batch.attention.block_tables)
 
 # %% [markdown]
+# > **Predict.** Which of these arrays would change if the pool were shuffled differently? Which rows of the logits will
+# > be needed, and how many of the row's tokens could do without theirs?
+#
 # The same as a picture: one box a token, one colour a sequence. The number in a box is the token's
 # **position** in its own sequence, the number below it the **slot** where its key and value go. Framed boxes
 # are the sample rows: the last token of each sequence, the only ones whose logits are needed.
 
 # %%
-from coursekit.batch_view import draw_batch
-from coursekit.show import display_figure, figure
+from coursekit.batch_view import step_picture
 
-fig, ax = figure(width=9.5, height=2.3)
-draw_batch(ax, batch)
-ax.set_title("Prefill: every token of every prompt, in one row")
-display_figure(
-    fig,
-    alt=f"A row of {len(batch.token_ids)} boxes in four colours, one for each prompt. In each colour the positions "
-    "count up from 0; the slots below them are contiguous within a block of four and jump between blocks. The last "
-    "box of each colour is framed.",
-    summary=f"{len(batch.token_ids)} tokens of four prompts, no padding; a padded rectangle would have "
-    f"{len(prompts) * max(map(len, prompts))}.",
-)
+step_picture(batch, "Prefill: every token of every prompt, in one row", BLOCK_SIZE).show()
 
 # %% [markdown]
-# ## 4 Swap the attention
+# Only the slots and the tables know of the pool. Token ids, positions, lengths are the text's own.
 #
-# transformers looks up its attention function by name, in a registry. A registered function gets queries,
-# keys and values (after the rotary embedding) once in each layer, and returns the attended values. **That
-# function is all we replace.** Weights, layers, norms, the rotary embedding, the code of the model:
-# untouched.
+# ## 4 What does the model hand over?
 #
-# This is the function, as it stands in the library:
+# transformers looks up a model's attention function by name, in a registry, and calls it once in each layer. So
+# before we replace it, we can listen: a function that notes what comes and lets transformers' own compute it.
+
+
+# %%
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+heard = []
+
+
+def listen(module, query, key, value, attention_mask, **others):
+    """Note the arguments, then do what the model would have done."""
+    heard.append({"layer": module.layer_idx, "query": query, "key": key, "value": value, **others})
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **others)
+
+
+transformers.AttentionInterface.register("listen", listen)
+transformers.AttentionMaskInterface.register("listen", lambda *args, **kwargs: None)
+dense.set_attn_implementation("listen")
+ids = torch.tensor([prompts[0]])
+with torch.inference_mode():
+    here = dense(ids, hello="I travel along").logits
+print(f"called {len(heard)} times for {ids.shape[1]} tokens, by the layers 0 to {heard[-1]['layer']}")
+for name in ("query", "key", "value"):
+    print(f"{name:6} {tuple(heard[0][name].shape)}")
+for name in ("scaling", "hello"):
+    print(f"{name:8} {heard[0][name]}")
+
+# %% [markdown]
+# Query heads and KV heads come as they are, three queries to a key; nobody has repeated anything. The scale is the
+# model's. And a keyword that we gave to the *model* has arrived in every layer's *attention*: that is the way in for
+# tables and slots, without a global variable.
+#
+# What we must know before we store a key: is it rotated already? (The **rotary embedding** turns queries and keys by
+# an angle that grows with the position, so that a score depends on the distance of two tokens.)
+#
+# > **Predict.** The same five tokens once more, but told that they stand at positions 7 to 11. Which of query, key and
+# > value of layer 0 change? Do the logits?
+
+# %%
+calls = len(heard)
+with torch.inference_mode():
+    shifted = dense(ids, position_ids=torch.arange(ids.shape[1])[None] + 7).logits
+for name in ("query", "key", "value"):
+    print(f"{name:6} of layer 0 changed: {not torch.equal(heard[0][name], heard[calls][name])}")
+print("logits the same, up to rounding:", (here - shifted).abs().max().item() < 1e-3)
+dense.set_attn_implementation("sdpa")
+
+# %% [markdown]
+# Queries and keys come **rotated**; values never are. So a key is stored as it comes and is right for ever: position 7
+# stays position 7, whatever block it lies in. Rotating it when it is read would rotate it twice. That the logits stay
+# is the point of the embedding: only distances count.
+#
+# ## 5 Our function in its place
+#
+# A registered function gets these arguments and returns the attended values, `[1, num_tokens, num_heads, head_dim]`.
+# **That function is all we replace.** Weights, layers, norms, the rotary embedding, the code of the model:
+# untouched. This is ours, as it stands in the library:
 
 # %%
 from paged_ref import hf_model
@@ -209,7 +264,7 @@ model = PagedModel(swapped, tokenizer)
 print("after: ", swapped.config._attn_implementation)
 
 # %% [markdown]
-# ## 5 Prefill: four prompts in one row
+# ## 6 Prefill: four prompts in one row
 #
 # > **Predict.** `model.forward` returns logits for how many rows? How far will they be from the dense
 # > model's: equal bit for bit, equal up to rounding, or only similar?
@@ -231,10 +286,13 @@ print(
 # %% [markdown]
 # Equal up to rounding: the sums are the same, their order is not.
 #
-# ## 6 Decode a ragged batch
+# ## 7 Decode a ragged batch
 #
 # From here on each step appends **one** token to each sequence: a slot from the table, a row in the batch, a
 # forward pass, the likeliest token. The sequences stay as different in length as they are.
+#
+# > **Predict.** How many of the tokens below will differ from the dense model's? And which numbers in a decode batch
+# > are equal for all sequences?
 
 
 # %%
@@ -258,15 +316,7 @@ for i, (ours, theirs) in enumerate(zip(answers, expected, strict=True)):
 
 # %%
 last = make_batch([[answer[-1]] for answer in answers], tables)
-fig, ax = figure(width=6.5, height=2.3)
-draw_batch(ax, last)
-ax.set_title("Decode: one token of each sequence")
-display_figure(
-    fig,
-    alt="Four boxes, one for each sequence, all framed. Their positions are "
-    f"{', '.join(map(str, last.positions))}, their slots {', '.join(map(str, last.slot_mapping))}.",
-    summary="A decode step has one token a sequence, each at its own position; every row is sampled.",
-)
+step_picture(last, "Decode: one token of each sequence", BLOCK_SIZE).show()
 
 # %% [markdown]
 # Prefill and decode are the same code. A step may mix them: a new prompt can join while others decode, and
@@ -284,20 +334,30 @@ for i, table in enumerate(tables):
     )
 
 # %% [markdown]
-# ## 7 What must hold, and what breaks if it does not
+# ## 8 What must hold, and what breaks if it does not
 #
-# Four rules, and for each the same decode with the rule broken. A wrong batch raises nothing. It only talks
-# differently.
+# Four rules of the batch, and for each the same decode with the rule broken. A wrong batch raises nothing. It only
+# talks differently.
+#
+# > **Predict.** In which of the four can *some* sequences still come out right? (One prompt is a single token.)
 
 # %%
 from dataclasses import replace
+
+FEW = 6  # tokens suffice to see it
+
+
+def zeros():
+    """New storage, cleared: what a mistake reads there must be the same on every machine."""
+    cache = KVCache(shape, 48, BLOCK_SIZE)
+    cache.keys.zero_(), cache.values.zero_()
+    return cache
 
 
 def broken_decode(break_rule, forward=None):
     """Prefill and decode afresh with a damaged batch; how many sequences still equal the dense model?"""
     pool = BlockPool(num_blocks=48, block_size=BLOCK_SIZE)
-    cache = KVCache(shape, pool.num_blocks, BLOCK_SIZE)
-    cache.keys.zero_(), cache.values.zero_()
+    cache = zeros()
     shuffle(pool)
     tables = [BlockTable(pool) for _ in prompts]
     for table, prompt in zip(tables, prompts, strict=True):
@@ -308,8 +368,8 @@ def broken_decode(break_rule, forward=None):
         return run(break_rule(batch), cache)
 
     first = damaged(make_batch(prompts, tables), cache).argmax(dim=-1).tolist()
-    answers = decode(model, cache, tables, first, NEW_TOKENS - 1, damaged)
-    return sum(a == b for a, b in zip(answers, expected, strict=True))
+    answers = decode(model, cache, tables, first, FEW - 1, damaged)
+    return sum(a == b[:FEW] for a, b in zip(answers, expected, strict=True))
 
 
 def positions_restart(batch):
@@ -343,112 +403,434 @@ print("first row sampled:        ", broken_decode(first_row_sampled), "of 4 equa
 print("table of the neighbour:   ", broken_decode(tables_of_the_neighbour), "of 4 equal")
 
 # %% [markdown]
-# And the fifth, inside the attention function: **read before write**. Then a token does not see itself.
+# One sequence survives the wrong row: a one-token prompt has no other, and in a decode step the first row is the last.
+# A test with such prompts finds nothing. Nor would one that only prefills notice that positions restart.
+#
+# Three more rules are the attention function's. *Write, then read*: a token sees itself. *Rotate nothing*. *Each layer
+# has its own cache*: the table is shared by all layers, the numbers are not.
+#
+# > **Predict.** With layer 0's cache for all layers, is the first new token wrong, or only the later ones?
 
 
 # %%
-def read_before_write(module, query, key, value, attention_mask, scaling=None, paged_step=None, **ignored):
-    """The library's function with its two lines the other way round."""
-    layer, cache = module.layer_idx, paged_step.cache
-    attended = paged_step.plan.run(
-        query[0].transpose(0, 1), cache.keys[layer], cache.values[layer], scaling, None, None
-    )
-    cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged_step.slots)
-    return attended.unsqueeze(0), None
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 
-transformers.AttentionInterface.register("read_before_write", read_before_write)
-swapped.set_attn_implementation("read_before_write")
-print("read before write:        ", broken_decode(lambda batch: batch), "of 4 equal")
+def rows(x):
+    return x[0].transpose(0, 1)
+
+
+def forward_with(mistake):
+    """The library's function with one mistake in it."""
+
+    def attend(module, query, key, value, attention_mask, scaling=None, paged_step=None, **others):
+        layer, cache, step = module.layer_idx, paged_step.cache, paged_step
+        if mistake == "rotary twice":
+            cos, sin = swapped.model.rotary_emb(query, others["position_ids"])
+            query, key = apply_rotary_pos_emb(query, key, cos, sin)
+        if mistake == "layer 0's cache":
+            layer = 0
+        if mistake != "read before write":
+            cache.write(layer, rows(key), rows(value), step.slots)
+        out = step.plan.run(rows(query), cache.keys[layer], cache.values[layer], scaling, None, None)
+        if mistake == "read before write":
+            cache.write(layer, rows(key), rows(value), step.slots)
+        return out[None], None
+
+    return attend
+
+
+for mistake in ("no mistake", "read before write", "rotary twice", "layer 0's cache"):
+    transformers.AttentionInterface.register("mistaken", forward_with(mistake))
+    swapped.set_attn_implementation("mistaken")
+    first = model.forward(batch, zeros()).argmax(dim=-1).tolist()
+    right = sum(a == b[0] for a, b in zip(first, expected, strict=True))
+    print(f"{mistake + ':':19} {right} of 4 first tokens right, {broken_decode(lambda b: b)} of 4 answers")
 swapped.set_attn_implementation(hf_model.NAME)
 
 # %% [markdown]
-# ## 8 The engine: requests come and go
+# Two of these lines are treacherous. Rotated twice, every distance counts double, and the model still talks sensibly
+# for a while. And in a prefill every layer writes all that it reads, so layer 0's place serves as well as any; from
+# the second token on, the layers read each other's keys. A test that looks at one step passes.
 #
-# `LLM` is the loop of section 6 with a scheduler in front: it admits a request when its blocks fit, lets it
-# leave when it is done, and takes blocks back when the pool runs dry. We give it the four prompts and a pool
-# so small that not all of them fit.
+# ## 9 The engine: requests come and go
+#
+# `LLM` is the loop of section 7 with a scheduler in front: it admits a request when its blocks fit, lets it
+# leave when it is done, and takes blocks back when the pool runs dry (chapter 6). We give it the four prompts and a
+# pool so small that they do not fit to their ends. And one question: does it lay out its steps as `make_batch` does?
+#
+# > **Predict.** The requests want 6, 16, 10 and 12 tokens. When does request 0 leave, and who notices? Somebody must give
+# > way on the way: which one, and will its answer differ from the dense model's?
 
 # %%
 from paged_ref import LLM, SamplingParams
 
-llm = LLM(model, num_blocks=14, block_size=BLOCK_SIZE)
-requests = [llm.add_request(p, SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)) for p in prompts]
-running = []
+llm = LLM(model, num_blocks=16, block_size=BLOCK_SIZE)
+wanted = [6, 16, 10, 12]
+requests = [
+    llm.add_request(p, SamplingParams(max_tokens=n, ignore_eos=True))
+    for p, n in zip(prompts, wanted, strict=True)
+]
+running, laid_out, mixed = [], [], None
+model.forward = lambda batch, *rest: laid_out.append(batch) or PagedModel.forward(model, batch, *rest)
 while llm.scheduler.has_work:
     step = llm.step()
-    running.append(
-        "".join(str(i) if any(c.request is r for c in step.chunks) else "." for i, r in enumerate(requests))
-    )
+    lens = [chunk.stop - chunk.start for chunk in step.chunks]
+    if mixed is None and min(lens) == 1 < max(lens) and step.chunks[0].start > 0:
+        mixed = len(running)  # somebody prefills while others decode
+        news = [chunk.sequence.token_ids[chunk.start : chunk.stop] for chunk in step.chunks]
+        ours = make_batch(news, [chunk.sequence.table for chunk in step.chunks])
+    running.append({i for i, r in enumerate(requests) if any(c.request is r for c in step.chunks)})
+del model.forward
 for i in range(len(requests)):
-    print(f"request {i}: ", "".join("#" if str(i) in step else "." for step in running))
+    print(f"request {i}: ", "".join("#" if i in step else "." for step in running))
 print("preemptions:", llm.metrics.preemptions)
-print("equal to the dense model:", [r.finished[0].output_token_ids for r in requests] == expected)
+print("equal to the dense model:", [r.finished[0].output_token_ids for r in requests]
+      == [answer[:n] for answer, n in zip(expected, wanted, strict=True)])  # fmt: skip
 print("blocks still held:", llm.pool.num_used)
 
 # %% [markdown]
-# Each `#` is a step in which the request computed something. Nobody waited for the longest to finish, and
-# whoever lost its blocks came back and went on.
+# Each `#` is a step in which the request computed something. Nobody waited for the longest to finish; a gap in a row is
+# a preemption, after which the request came back and went on. We noted what the engine handed to the model. This is a
+# step in which the request that gave way is back: it found its full blocks in the prefix cache and computes the rest of
+# its tokens, beside others that decode.
+
+# %%
+theirs = laid_out[mixed]
+same = all(
+    np.array_equal(getattr(ours, name), getattr(theirs, name))
+    for name in ("token_ids", "positions", "slot_mapping", "sample_rows")
+)
+print(f"step {mixed}: the engine's arrays equal ours: {same}")
+step_picture(theirs, "A chunk of a prefill beside two decodes", BLOCK_SIZE).show()
+
+# %% [markdown]
+# This is the library's version. It has no case for prefill and none for decode; a chunk is a range of tokens.
+
+# %%
+from paged_ref.batch import build_batch
+
+show_source(build_batch)
+
+# %% [markdown]
+# ## 10 One prompt, many answers
 #
-# ## 9 How fast is it?
+# Blocks that belong to nobody in particular can belong to several. Chapter 4 counts them; here is what a user of
+# the real model gets from it: random **samples**, a **beam search**, and a **system prompt** that is computed once.
 #
-# > **Predict.** Sixteen prompts of different lengths, answers between 8 and 64 tokens. transformers'
-# > `generate` pads the prompts to the longest and runs until the last answer is complete. Which is faster,
-# > and by what factor?
+# First: is it right? Sample i of a request with seed s must be what seed s + i draws alone. And a beam search must be
+# transformers' own.
 #
-# Times differ between machines and runs, so they are not compared by the tests. The second line is a
-# machine-independent reason for the first.
+# > **Predict.** Four samples of the second prompt, against four requests with that prompt and no sharing: how many
+# > times the tokens does the second way compute before the first new token is there?
+
+# %%
+PROMPT = prompts[1]
+
+
+def serve(token_lists, params, **settings):
+    """Run requests on a new engine; returns (requests, engine)."""
+    engine = LLM(model, num_blocks=160, block_size=16, **settings)
+    params = params if isinstance(params, list) else [params] * len(token_lists)
+    added = [engine.add_request(ids, one) for ids, one in zip(token_lists, params, strict=True)]
+    while engine.scheduler.has_work:
+        engine.step()
+    return added, engine
+
+
+def draw(n, seed):
+    return SamplingParams(max_tokens=12, n=n, temperature=1.0, seed=seed, ignore_eos=True)
+
+
+[forked], sharing = serve([PROMPT], draw(4, 7))
+alone, apart = serve([PROMPT] * 4, [draw(1, 7 + i) for i in range(4)], enable_prefix_caching=False)
+samples = [s.output_token_ids for s in sorted(forked.finished, key=lambda s: s.index)]
+print("each sample equals its seed alone:", samples == [r.finished[0].output_token_ids for r in alone])
+print("different samples:", len({tuple(s) for s in samples}))
+for name, engine in (("one request, n=4", sharing), ("four requests", apart)):
+    m, per_block = engine.metrics, shape.kv_bytes_per_block(16)
+    kib = m.peak_used_blocks * per_block / 1024
+    print(
+        f"{name:17} {m.computed_tokens:4} tokens computed, at most {m.peak_used_blocks} blocks, {kib:,.0f} KiB"
+    )
+
+# %%
+[search], beam_engine = serve([PROMPT], SamplingParams(max_tokens=12, beam_width=4))
+ids = torch.tensor([PROMPT])
+with torch.inference_mode():
+    theirs = dense.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, num_beams=4,
+                            num_return_sequences=4, do_sample=False, pad_token_id=0)  # fmt: skip
+beams = [output.token_ids for output in beam_engine.output(search).outputs]
+print("beams equal transformers' beam search:", beams == [row[len(PROMPT) :].tolist() for row in theirs])
+print("blocks copied, because a beam wrote into a shared one:", beam_engine.metrics.copied_blocks)
+print("blocks held at most:", beam_engine.metrics.peak_used_blocks)
+
+# %% [markdown]
+# transformers moves whole caches when beams change places; ours changes tables, and copies a block where two beams
+# part inside it.
+#
+# Now the system prompt: one request has warmed the cache, then three come that begin with the same system prompt.
+#
+# > **Predict.** What falls, and by how much: the bytes held, the tokens computed, the time to the first token, the time
+# > between two tokens?
+
+# %%
+from paged_ref.serving.workloads import make_workloads
+
+workloads = make_workloads(tokenizer, quick=True)
+asking = [p[256:] for p in workloads["shared prefix"].prompts[:3]]
+common = next(i for i, column in enumerate(zip(*asking, strict=False)) if len(set(column)) > 1)
+print("prompts of", [len(p) for p in asking], "tokens, of which the first", common, "are the same")
+ask = SamplingParams(max_tokens=6, ignore_eos=True)
+timed = {}
+for caching in (False, True):
+    engine = LLM(model, num_blocks=200, block_size=16, enable_prefix_caching=caching)
+    if caching:
+        engine.generate([asking[0]], SamplingParams(max_tokens=1))
+    before = engine.metrics.computed_tokens
+    asked = [engine.add_request(p, ask) for p in asking]
+    engine.step()
+    computed = engine.metrics.computed_tokens - before
+    held = engine.pool.num_used * shape.kv_bytes_per_block(16)
+    while engine.scheduler.has_work:
+        engine.step()
+    timed[caching] = asked
+    print(f"prefix cache {'on: ' if caching else 'off:'} {computed:5,} tokens computed for the first tokens, "
+          f"{held / 2**20:5.1f} MiB held, {held // len(asked) // 1024:6,} KiB a request")  # fmt: skip
+texts = {c: [r.finished[0].output_token_ids for r in asked] for c, asked in timed.items()}
+print("the same answers:", texts[True] == texts[False])
+
+# %% tags=["nbval-ignore-output"]
+for caching, asked in timed.items():
+    first = [r.first_token_time - r.arrival_time for r in asked]
+    gap = [(r.finish_time - r.first_token_time) / 5 for r in asked]
+    print(f"prefix cache {'on: ' if caching else 'off:'} first token after {max(first):5.2f} s, "
+          f"then one every {1e3 * max(gap):.0f} ms")  # fmt: skip
+
+# %% [markdown]
+# Bytes, computed tokens and the first token: all fall, and by the share of the prompt that was found. What comes
+# after the first token stays as it was, because a decode step reads every key of its sequence, shared or not.
+#
+# ## 11 How fast is it?
+#
+# Against what? A person with this model and this machine would call transformers' `generate` on a padded batch, or
+# its `generate_batch`, which has continuous batching and a paged cache of its own. We let them and our engine answer
+# the same requests on the same weights, in turns, and compare the tokens before the times: who is fast and wrong has
+# lost.
+#
+# One thing must be kept apart. Our engine also **packs** the weights for the CPU's matrix products
+# (`paged_ref/packed_weights.py`), which has nothing to do with paging. So it runs twice.
+#
+# > **Predict.** Four prompts of similar length, 16 new tokens each: no early leavers, little padding. How much can
+# > paging gain *here*? Put four servers in order: ours plain, ours packed, `generate`, `generate_batch`.
+
+# %% tags=["nbval-ignore-output"]
+import logging
+
+from paged_ref.packed_weights import pack
+from paged_ref.serving.measure import measure
+from paged_ref.serving.servers import serve_generate, serve_generate_batch, serve_ours
+
+logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
+dense.generation_config.eos_token_id = None  # the lengths are given
+uniform = workloads["uniform"]
+[plain] = measure({"ours": serve_ours(model)}, uniform, "float32", 1, dense)
+pack(swapped)
+servers = {"ours": serve_ours(model), "generate": serve_generate(dense),
+           "generate_batch": serve_generate_batch(dense)}  # fmt: skip
+figures = measure(servers, uniform, "float32", 1, dense)
+print(uniform.title)
+for name, f in [("ours, plain weights", plain), *((f.server, f) for f in figures)]:
+    print(f"{name:20} {f.throughput:6.1f} tokens/s, first token after {f.ttft_p50:.2f} s, "
+          f"then one every {1e3 * f.itl_p50:.0f} ms, {f.cache_mib:.0f} MiB of cache")  # fmt: skip
+
+# %%
+print("servers:", len(figures), "  tokens of each:", {f.tokens for f in figures})
+print("wherever the model's choice is clear, they gave the same tokens")  # else `measure` had raised
+
+# %% [markdown]
+# One round of a small sample on a busy machine says little. This is a recorded run of the four whole workloads, by
+# `python -m paged_ref bench serve --profile`; below the picture stands what it was measured on.
+#
+# > **Predict.** In which workload is the gap largest? What does each of them have that another has not?
+
+# %%
+import json
+from pathlib import Path
+
+from coursekit.serve_view import serving
+
+recorded = json.loads(Path("../bench/results/serve.json").read_text())
+for name, title in recorded["workloads"].items():
+    print(f"{name:14} {title}")
+serving(recorded).show()
+
+# %% [markdown]
+# What the four have in them: *uniform* has nearly nothing for paging to gain. *Skewed* has answers of very different
+# length: a static batch runs until its longest is done. The *shared prefix* is computed once, or once a request. Of the
+# *samples*, all come from one prefill.
+#
+# The skewed case can be counted without a clock. Each row of a static batch takes part in every step:
+
+# %%
+skewed = workloads["skewed"]
+useful = skewed.total_new_tokens
+static = len(skewed.prompts) * max(skewed.new_tokens)
+padding = len(skewed.prompts) * max(map(len, skewed.prompts)) - sum(map(len, skewed.prompts))
+print(
+    f"new tokens wanted: {useful}, rows that a static batch decodes: {static}, useful {useful / static:.0%}"
+)
+print(f"prompt tokens: {sum(map(len, skewed.prompts))}, and {padding} of padding beside them")
+
+# %% [markdown]
+# ## 12 Where does the time of a step go?
+#
+# We put a clock around the model's linear layers, around the attention function, and around everything that is not
+# the model, and let the engine decode. The dashed line is a limit: the same matrix products alone, one after the other.
+#
+# > **Predict.** Which share of a decode step is attention? If somebody made it twice as fast, how much faster would a
+# > token come?
+
+# %% tags=["nbval-ignore-output"]
+from dataclasses import asdict
+
+from coursekit.serve_view import step_bars
+from paged_ref.serving.profile import profile
+
+decode_step = profile(model, uniform, "float32", steps=8)
+step_bars([asdict(decode_step)]).show()
+attention = decode_step.parts["attention"]
+faster = decode_step.step / (decode_step.step - attention / 2)
+print(f"attention twice as fast: {faster:.2f} times the tokens/s")
+print(f"everything but the products for nothing: {decode_step.step / decode_step.limit:.2f} times")
+
+# %% [markdown]
+# Why are the products so much? Count what a step must read:
+
+# %%
+linears = [module for module in dense.modules() if isinstance(module, torch.nn.Linear)]
+weights = sum(linear.weight.nbytes for linear in linears)
+for tokens in (100, 2000):
+    cached = 4 * tokens * shape.kv_bytes_per_token
+    print(f"weights: {weights / 1e6:.0f} MB, once for the whole batch; keys and values of 4 sequences of "
+          f"{tokens:,} tokens: {cached / 1e6:.0f} MB")  # fmt: skip
+
+# %% [markdown]
+# At these lengths a small model spends its step on **reading weights**. No cache can change that. What can: letting
+# one reading serve more rows.
+#
+# > **Predict.** A step decodes 1, 4, then 16 sequences. How do the milliseconds of the step grow, and how the tokens a
+# > second?
 
 # %% tags=["nbval-ignore-output"]
 import time
 
-rng = np.random.default_rng(1)
-many = [rng.integers(1000, 40000, size=n).tolist() for n in rng.integers(20, 120, size=16)]
-lengths = rng.integers(8, 65, size=16).tolist()
-
-tokenizer.padding_side = "left"
-tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-longest = transformers.GenerationConfig(
-    max_new_tokens=max(lengths), do_sample=False, eos_token_id=None, pad_token_id=0
-)
-padded = tokenizer.pad({"input_ids": many}, return_tensors="pt")
-
-started = time.perf_counter()
-with torch.inference_mode():
-    dense.generate(**padded, generation_config=longest)
-static_seconds = time.perf_counter() - started
-
-engine = LLM(model, num_blocks=256, block_size=16)
-started = time.perf_counter()
-outputs = engine.generate(many, [SamplingParams(max_tokens=n, ignore_eos=True) for n in lengths])
-paged_seconds = time.perf_counter() - started
-
-useful = sum(lengths)
-print(f"transformers generate, padded: {useful / static_seconds:5.0f} useful tokens/s")
-print(
-    f"paged_ref:                     {useful / paged_seconds:5.0f} useful tokens/s, "
-    f"{static_seconds / paged_seconds:.1f} times"
-)
-
-# %%
-print("useful new tokens:", sum(lengths))
-print("decoded by the static batch:", len(many) * max(lengths))
-print("decoded by the engine:", engine.metrics.generated_tokens)
-print("every answer has its length:", [len(o.outputs[0].token_ids) for o in outputs] == lengths)
+for count in (1, 4, 16):
+    pool_of = BlockPool(count * 4, 16)
+    many, store = [BlockTable(pool_of) for _ in range(count)], model.new_cache(count * 4, 16)
+    for table in many:
+        table.append(48)
+    one_each, took = make_batch([[5]] * count, many), []
+    store.keys.zero_(), store.values.zero_()
+    for _ in range(5):
+        started = time.perf_counter()
+        model.forward(one_each, store)
+        took.append(time.perf_counter() - started)
+    ms = 1e3 * sorted(took)[2]
+    print(f"batch of {count:2}: {ms:4.0f} ms a step, {1e3 * count / ms:4.0f} tokens/s, one sequence gets "
+          f"{1e3 / ms:.0f}")  # fmt: skip
 
 # %% [markdown]
-# ## 10 What you have now
+# **Paging makes no token faster.** Each sequence gets its next token later in a large batch than alone, not sooner.
+# Paging makes *room*, the room is filled with rows, and the rows share the weights' way from memory. Where memory
+# holds all requests anyway, or where there is only one, it gains nothing.
 #
-# A real model decodes through block tables, its code untouched, and its tokens are those of the dense model.
-# The gain does not come from a faster attention: it comes from rows that carry only useful tokens, and from
-# memory that more requests fit in.
+# *With paging, attention itself gets faster.* Look at it alone: a decode of 16 sequences of 512 tokens, at this
+# model's shape. Once in shuffled blocks of 16, once with each sequence in one piece (one block of 512), by the same
+# compiled loop; and once as PyTorch's own attention computes it, on dense tensors.
 #
-# Three interview questions:
+# > **Predict.** Which is fastest: in one piece, in blocks, or neither?
+
+# %%
+import torch.nn.functional as F
+
+import paged_ref
+
+SEQS, LENGTH, gen = 16, 512, torch.Generator().manual_seed(0)
+query = torch.randn(SEQS, 9, 64, generator=gen)
+pieces = [torch.randn(SEQS, LENGTH, 3, 64, generator=gen) for _ in "kv"]  # a sequence is a block of 512
+order = torch.randperm(SEQS * LENGTH // 16, generator=gen)
+scattered = [torch.empty(len(order), 16, 3, 64) for _ in "kv"]
+for blocks, piece in zip(scattered, pieces, strict=True):
+    blocks[order] = piece.reshape(-1, 16, 3, 64)
+lens = torch.full((SEQS,), LENGTH)
+ways = {
+    "in one piece": lambda: paged_ref.paged_attention(query, *pieces, torch.arange(SEQS)[:, None], lens),
+    "shuffled blocks of 16": lambda: paged_ref.paged_attention(query, *scattered, order.view(SEQS, -1), lens),
+    "PyTorch, dense": lambda: F.scaled_dot_product_attention(
+        query[:, :, None], *(p.transpose(1, 2) for p in pieces), enable_gqa=True
+    )[:, :, 0],
+}
+results = [way() for way in ways.values()]
+print("the same numbers:", all((r - results[0]).abs().max() < 1e-5 for r in results))
+table_bytes = order.numel() * 4
+print(f"bytes of keys and values: {2 * pieces[0].nbytes:,} in each way; of the tables: {table_bytes:,}")
+
+# %% tags=["nbval-ignore-output"]
+for name, way in ways.items():
+    took = []
+    for _ in range(7):
+        started = time.perf_counter()
+        way()
+        took.append(time.perf_counter() - started)
+    print(f"{name:22} {1e3 * sorted(took)[3]:6.2f} ms")
+
+# %% [markdown]
+# In blocks it reads the same bytes and a table besides. At best that is as fast as in one piece, never faster. (The
+# paper's own kernel was 20 to 26 % *slower* than the one it was measured against, and its server two to four times as
+# fast.) A difference to PyTorch's function is one of two programs, not of two layouts.
+#
+# *It compresses the cache.* Then a token would take fewer bytes.
+#
+# > **Predict.** Bytes of one token in transformers' dense cache, and in ours? Who holds more in all, for the eight
+# > skewed requests of section 11: a padded rectangle, our blocks, or the tokens themselves?
+
+# %%
+with torch.inference_mode():
+    past = dense(torch.tensor([prompts[1]]), use_cache=True).past_key_values
+dense_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in past.layers) // len(prompts[1])
+print(f"one token: {dense_bytes:,} bytes dense, {shape.kv_bytes_per_token:,} in blocks")
+lengths = [len(p) + n for p, n in zip(skewed.prompts, skewed.new_tokens, strict=True)]
+ways = {
+    "the tokens": sum(lengths),
+    "in blocks of 16": sum(-(-n // 16) * 16 for n in lengths),
+    "a padded rectangle": len(lengths) * (max(map(len, skewed.prompts)) + max(skewed.new_tokens)),
+}
+for name, slots in ways.items():
+    print(
+        f"{name:19} {slots:5,} slots, {slots * dense_bytes / 2**20:5.1f} MiB, {sum(lengths) / slots:.0%} of it tokens"
+    )
+
+# %% [markdown]
+# The same bytes a token, and a little more than the tokens need. What falls away is what held *no* token.
+#
+# ## 13 What you have now
+#
+# A real model decodes through block tables, its code untouched, and its tokens are those of the dense model. You have
+# seen each array of a step, each rule that they obey, and what a mistake in each does. The gain does not come from a
+# faster attention: it comes from rows that carry only useful tokens, and from memory that more requests fit in.
+#
+# Now write it yourself: the batch, the attention function, the loop. At the end of the [exercises of chapter
+# 7](../exercises/07_batched_decode.ipynb) your own engine serves SmolLM2 prompts like these, and is held against
+# transformers' `generate`.
+#
+# Three interview questions. Answer aloud, then look for the cell that shows it.
 #
 # 1. Which array tells the model *where a token stands in its sequence*, and which tells the cache *where its key is
 #    stored*? Why can they not be one?
-# 2. Why is the token written before the attention of the same step is computed?
-# 3. Your engine's outputs differ from the dense model only for prompts whose length is a multiple of the block size.
-#    Where do you look first?
+# 2. Your paged model's first new token is right for every prompt, and from the second on all are wrong. Name two
+#    mistakes that do this, and the test that would have found them.
+# 3. "We switched to paged attention and the latency per token did not improve." Why is that no surprise, and which
+#    figure should have?
 #
-# Back to [chapter 0](00_start_here.ipynb).
+# Next: chapter 8, the interview, asks you about all of it.
