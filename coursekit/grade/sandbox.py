@@ -148,12 +148,8 @@ class Sandbox:
     def request(self, number: int, operation: str, arguments: tuple[Any, ...], call: str) -> Any:
         """One of the check's calls."""
         data = encode(arguments, _number_of)
-        reply = self._do({"do": "call", "number": number, "operation": operation, "arguments": data}, call)
-        if "changed" in reply:
-            try:
-                _update(arguments, decode(reply["changed"], lambda n, kind: None))
-            except (BadMessage, TypeError, ValueError) as error:
-                raise self._broken(error) from None
+        order = {"do": "call", "number": number, "operation": operation, "arguments": data}
+        reply = self._do(order, call, arguments)
         return self._value(reply.get("value"), None if operation == "call" else call)
 
     def _value(self, data: Any, label: str | None) -> Any:
@@ -162,12 +158,18 @@ class Sandbox:
         except (BadMessage, RecursionError) as error:
             raise self._broken(error) from None
 
-    def _do(self, order: dict[str, Any], call: str) -> dict[str, Any]:
+    def _do(self, order: dict[str, Any], call: str, arguments: tuple[Any, ...] = ()) -> dict[str, Any]:
+        """One order and its reply. `arguments` become what the answer left of them, also if it raised."""
         try:
             self.channel.send(order)
         except (Closed, OutOfTime) as error:
             raise self._broken(error) from None
         reply = self._await()
+        if "changed" in reply:
+            try:
+                _update(arguments, decode(reply["changed"], lambda n, kind: None))
+            except (BadMessage, TypeError, ValueError) as error:
+                raise self._broken(error) from None
         if "raised" in reply:
             match reply["raised"]:
                 case [str(name), [*bases], str(message), str(where)] if all(

@@ -145,17 +145,25 @@ def serve(channel: Channel, layers: list[str]) -> None:
                 }
             else:
                 arguments = own(order["arguments"])
-                value = perform(objects[order["number"]], order["operation"], arguments)
-                reply["value"] = encode(value, keep)
+                try:
+                    value = perform(objects[order["number"]], order["operation"], arguments)
+                    reply["value"] = encode(value, keep)
+                except BaseException as error:  # noqa: BLE001  what it changed before it failed is told, too
+                    reply["raised"] = raised(error)
                 after = encode(
                     arguments, lambda thing: next((i for i, o in enumerate(objects) if o is thing), -1)
                 )
                 reply |= {"changed": after} if _plain(after) != _plain(order["arguments"]) else {}
             channel.send(reply)
-        except BadMessage as error:
-            channel.send({"raised": ["TypeError", ["TypeError", "Exception"], str(error), ""]})
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt too
-            channel.send({"raised": list(describe(error))})
+            channel.send({"raised": raised(error)})
+
+
+def raised(error: BaseException) -> list[Any]:
+    """An exception as it travels; what cannot travel itself is a TypeError."""
+    if isinstance(error, BadMessage):
+        return ["TypeError", ["TypeError", "Exception"], str(error), ""]
+    return list(describe(error))
 
 
 def python_of(source: str) -> str:
