@@ -1,0 +1,135 @@
+"""A finished test as Markdown, and the bank as flash cards for Anki (chapter 8). Text only, no package needed.
+
+Anki imports a file of lines with tabs between fields; the `#` lines at its head say so, and that fields are HTML. The
+first column is each card's identity, so a later import renews cards and keeps what Anki knows about them.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import html
+import io
+from collections.abc import Iterable
+
+from coursekit.quiz.bank import Bank, Code, Open, Question
+from coursekit.quiz.judge import LETTERS, Item, ask
+from coursekit.quiz.session import Answered, Test
+
+
+def where(question: Question) -> str:
+    """The cell that shows it."""
+    return f"notebooks/{question.lesson}.ipynb, the cell with {question.cell!r}"
+
+
+def test_as_markdown(bank: Bank, test: Test, day: datetime.date) -> str:
+    """Each question with what was answered, what is right and why."""
+    score = sum(one.score for one in test.answered)
+    head = {"test": "Interview test", "daily": "Daily challenge", "exam": "Exam"}[test.name]
+    parts = [f"# {head}, {day.isoformat()}", f"{score:g} of {len(test.answered)} points."]
+    for number, one in enumerate(test.answered, 1):
+        question = one.item.question
+        parts.append(f"## {number} · {bank.topics[question.topic]} · level {question.level}")
+        parts += [question_as_markdown(one.item), *_what_was_said(one), answer_as_markdown(one.item)]
+    return "\n\n".join(parts) + "\n"
+
+
+test_as_markdown.__test__ = False  # type: ignore[attr-defined]  # pytest: this is not one of yours
+
+
+def question_as_markdown(item: Item) -> str:
+    """What is asked."""
+    parts = [escaped(item.stem)]
+    if isinstance(item.question, Code):
+        parts.append(f"```python\n{item.question.code}\n```")
+    parts += ["\n".join(f"- {LETTERS[i]}) {escaped(text)}" for i, (text, _) in enumerate(item.options))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def answer_as_markdown(item: Item) -> str:
+    """What is right, why, why the others are not, and where it stands."""
+    question = item.question
+    if isinstance(question, Code):
+        parts = [f"**Answer.**\n\n```python\n{question.answer}\n```"]
+    else:
+        parts = [f"**Answer.** {escaped(item.answer)}"]
+    if isinstance(question, Open):
+        parts.append("\n".join(f"- [ ] {escaped(point)}" for point in question.rubric))
+    parts.append(escaped(item.explanation))
+    reasons = [f"- {LETTERS[i]}) {escaped(why)}" for i, (_, why) in enumerate(item.options) if why]
+    parts += ["\n".join(reasons)] if reasons else []
+    parts.append(f"Shown by {escaped(where(question))}. Source: {escaped(question.source)}.")
+    return "\n\n".join(parts)
+
+
+def folded(items: Iterable[Item]) -> str:
+    """Questions with their answers folded in: what a page without a kernel shows."""
+    parts = []
+    for number, item in enumerate(items, 1):
+        parts.append(f"**{number}.** {question_as_markdown(item)}")
+        parts.append(f"<details><summary>Answer</summary>\n\n{answer_as_markdown(item)}\n\n</details>")
+    return "\n\n".join(parts)
+
+
+def _what_was_said(one: Answered) -> list[str]:
+    typed = one.typed.strip()
+    if isinstance(one.item.question, Code) and typed:
+        said = f"**Your answer.**\n\n```python\n{typed}\n```"
+    else:
+        quoted = "\n".join(f"> {escaped(line)}" for line in typed.splitlines()) or "> (none)"
+        said = f"**Your answer.**\n\n{quoted}"
+    mark = "right" if one.score == 1 else "not right" if one.score == 0 else f"{one.score:.0%}"
+    return [said, f"**{mark.capitalize()}.** {escaped(one.verdict.reply)}".strip()]
+
+
+def escaped(text: str) -> str:
+    """As Markdown that shows these very characters, line by line."""
+    for mark in "\\`*_[]<>$#|~":
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("\n", "  \n")
+
+
+def cards(bank: Bank) -> str:
+    """The whole bank for Anki: File, Import."""
+    head = [
+        "#separator:tab",
+        "#html:true",
+        "#guid column:1",
+        "#deck:PagedAttention interview",
+        "#tags column:4",
+    ]
+    head.append("#columns:id\tFront\tBack\tTags")
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, delimiter="\t", lineterminator="\n")
+    for question in bank:
+        item = ask(question, 0)
+        tags = f"paged-attention chapter-{question.chapter} level-{question.level} {question.topic}"
+        writer.writerow([f"paged-{question.id}", _front(item), _back(item), tags])
+    return "\n".join(head) + "\n" + buffer.getvalue()
+
+
+def _front(item: Item) -> str:
+    parts = [_html(item.stem)]
+    if isinstance(item.question, Code):
+        parts.append(_pre(item.question.code))
+    parts += [f"{LETTERS[i]}) {_html(text)}" for i, (text, _) in enumerate(item.options)]
+    return "<br>".join(parts)
+
+
+def _back(item: Item) -> str:
+    question = item.question
+    parts = [_pre(question.answer) if isinstance(question, Code) else f"<b>{_html(item.answer)}</b>"]
+    if isinstance(question, Open):
+        parts += [f"• {_html(point)}" for point in question.rubric]
+    parts.append(_html(item.explanation))
+    parts += [f"{LETTERS[i]}) {_html(why)}" for i, (_, why) in enumerate(item.options) if why]
+    parts.append(f"<small>{_html(where(question))}</small>")
+    return "<br>".join(parts)
+
+
+def _html(text: str) -> str:
+    return html.escape(text).replace("\n", "<br>").replace("\t", " ")
+
+
+def _pre(code: str) -> str:
+    return f'<pre style="text-align: left">{_html(code)}</pre>'

@@ -1,0 +1,243 @@
+"""One question as it is asked, and what is said to an answer (chapter 8).
+
+`ask` makes an `Item` from a question and a seed: options shuffled, numbers drawn. `judge` takes what was typed or
+clicked and says how right it is and *what went wrong*. It never guesses: what it cannot read raises `Unclear`, and
+where only the learner can tell (open questions, a short answer in other words) it hands back points to tick.
+
+What must hold: the same question and seed give the same item; nothing that is typed raises anything but `Unclear`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+
+from coursekit.quiz.bank import Choice, Code, Number, Open, Question, Short
+from coursekit.quiz.code_check import run_check
+from coursekit.quiz.template import Instance, close, fill_in
+
+LETTERS = "abcde"
+_BYTES = {"b": 1, "byte": 1, "bytes": 1} | {
+    f"{prefix}{i}b": base**power
+    for power, prefix in enumerate("kmgt", 1)
+    for i, base in (("", 1000), ("i", 1024))
+}
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+_CONVERTED = 0.005  # an answer in another unit is mostly rounded
+
+
+class Unclear(ValueError):
+    """The answer cannot be read. The message says what would be; ask again, nothing is counted."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A question with its options in their order, or its numbers.
+
+    Attributes:
+        stem: the text to show.
+        options: of a choice, each (text, why it is wrong, or "" for the right one).
+        numbers: of a number question.
+    """
+
+    question: Question
+    seed: int
+    stem: str
+    options: tuple[tuple[str, str], ...] = ()
+    numbers: Instance | None = None
+
+    @property
+    def guess(self) -> float:
+        """The chance to be right by blind guessing."""
+        return 1 / len(self.options) if self.options else 0.0
+
+    @property
+    def answer(self) -> str:
+        """What is right, as a text."""
+        if self.options:
+            right = next(i for i, (_, why) in enumerate(self.options) if not why)
+            return f"{LETTERS[right]}) {self.options[right][0]}"
+        if self.numbers and isinstance(self.question, Number):
+            return told(self.numbers.answer, self.question.unit)
+        return self.question.answer
+
+    @property
+    def explanation(self) -> str:
+        """Why."""
+        return self.numbers.explanation if self.numbers else self.question.explanation
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said to an answer. `score` is None where the learner must say which of the `points` it has."""
+
+    score: float | None
+    reply: str
+    points: tuple[str, ...] = ()
+
+    def scored(self, ticked: int) -> Verdict:
+        """The verdict once so many of the points are ticked.
+
+        Raises:
+            Unclear: more points than there are.
+        """
+        if not 0 <= ticked <= len(self.points):
+            raise Unclear(f"It has {len(self.points)} points: a number from 0 to {len(self.points)}.")
+        return Verdict(ticked / len(self.points), f"{ticked} of {len(self.points)} points.", self.points)
+
+
+def ask(question: Question, seed: int) -> Item:
+    """The question, shuffled and filled in by the seed."""
+    if isinstance(question, Choice):
+        options = [(question.answer, "")] + [(wrong.text, wrong.why) for wrong in question.wrong]
+        random.Random(f"{question.id} {seed}").shuffle(options)
+        return Item(question, seed, question.stem, options=tuple(options))
+    if isinstance(question, Number):
+        numbers = fill_in(question, seed)
+        return Item(question, seed, numbers.stem, numbers=numbers)
+    return Item(question, seed, question.stem)
+
+
+def judge(item: Item, typed: str) -> Verdict:
+    """What is said to this answer. A code question takes its whole source.
+
+    Raises:
+        Unclear: it cannot be read.
+    """
+    if len(typed) > 20_000:
+        raise Unclear("That is too long for an answer.")
+    match item.question:
+        case Choice():
+            return _choice(item, typed)
+        case Number() as question:
+            return _number(item, question, typed)
+        case Short() as question:
+            return _short(question, typed)
+        case Code() as question:
+            return _code(question, typed)
+        case Open() as question:
+            return Verdict(None, "", question.rubric)
+    raise TypeError(f"no such kind: {item.question.kind}")
+
+
+def _choice(item: Item, typed: str) -> Verdict:
+    letters = LETTERS[: len(item.options)]
+    word = typed.strip().lower().rstrip(").")
+    place = letters.find(word) if len(word) == 1 else -1
+    if word.isdecimal() and word.isascii() and len(word) == 1:
+        place = int(word) - 1
+    if not 0 <= place < len(letters):
+        raise Unclear(f"A letter from {letters[0]} to {letters[-1]}, please.")
+    why = item.options[place][1]
+    return Verdict(0.0, why) if why else Verdict(1.0, "")
+
+
+def _number(item: Item, question: Number, typed: str) -> Verdict:
+    assert item.numbers is not None
+    value, converted = read_number(typed, question.unit)
+    right = item.numbers.answer
+    tolerance = max(question.tolerance, _CONVERTED if converted else 0.0)
+    readings = [value]
+    if question.unit == "%" and "%" not in typed and abs(value) <= 1:
+        readings.append(100 * value)  # a share
+    if any(close(one, right, tolerance) for one in readings):
+        return Verdict(1.0, "")
+    whys = dict.fromkeys(why for wrong, why in item.numbers.wrong if close(value, wrong, tolerance))
+    return Verdict(0.0, " Or: ".join(whys) or _factor(value, right))
+
+
+def _factor(value: float, right: float) -> str:
+    """What a ratio of the two says, if it is a whole number."""
+    if value and right:
+        for ratio, words in ((value / right, "too large"), (right / value, "too small")):
+            whole = round(ratio)
+            if 2 <= whole <= 1024 and abs(ratio - whole) < 1e-6 * whole:
+                return f"It is {whole} times {words}."
+    return ""
+
+
+def read_number(typed: str, unit: str) -> tuple[float, bool]:
+    """The number in the question's unit, and whether it was converted from another.
+
+    Raises:
+        Unclear: no number, or a unit that is not the question's.
+    """
+    text = (
+        typed.strip()
+        .lstrip("$€≈~= ")
+        .replace("\N{NO-BREAK SPACE}", " ")
+        .replace("\N{NARROW NO-BREAK SPACE}", " ")
+    )
+    found = re.fullmatch(r"([-+]?[\d][\d.,_' ]*(?:[eE][-+]?\d{1,3})?|[-+]?\.\d+)\s*([^\d]*)", text, re.ASCII)
+    if not found:
+        raise Unclear(f"A number, please{_in(unit)}.")
+    digits, word = found[1].strip().rstrip(".,"), found[2].strip()
+    digits = re.sub(r"[_' ]", "", digits)
+    if re.fullmatch(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?([eE].*)?", digits):
+        digits = digits.replace(",", "")
+    elif digits.count(",") == 1 and "." not in digits:
+        digits = digits.replace(",", ".")  # a decimal comma
+    try:
+        value = float(digits)
+    except ValueError:
+        raise Unclear(f"{found[1].strip()!r} is not one number{_in(unit)}.") from None
+    mine, theirs = unit.lower(), word.lower()
+    for family in (_BYTES, _SECONDS):
+        if theirs in family and mine in family and family[theirs] != family[mine]:
+            return value * family[theirs] / family[mine], True
+        if theirs in family and mine in family:
+            return value, False
+    if theirs and theirs.rstrip("s") != mine.rstrip("s"):
+        raise Unclear(
+            f"In {unit}, please, not in {word}." if unit else f"A plain number, please, without {word!r}."
+        )
+    return value, False
+
+
+def _in(unit: str) -> str:
+    return f", in {unit}" if unit else ""
+
+
+def told(value: int | float, unit: str) -> str:
+    """A number for people: 1,536 blocks; 0.2831 GB."""
+    if isinstance(value, int):
+        text = f"{value:,}"
+    elif abs(value) >= 1000:
+        text = f"{value:,.1f}"
+    else:
+        text = f"{value:.4g}"
+    return f"{text} {unit}".strip()
+
+
+def words_of(text: str) -> list[str]:
+    """The words by which two short answers are compared."""
+    words = re.findall(r"[a-z0-9]+", re.sub(r"[-_/]", " ", text.lower()))
+    return [word for word in words if word not in ("a", "an", "the", "its", "it", "is")]
+
+
+def _short(question: Short, typed: str) -> Verdict:
+    given = words_of(typed)
+    if not given:
+        raise Unclear("A word or a few, please.")
+    for wrong in question.wrong:
+        if given == words_of(wrong.text):
+            return Verdict(0.0, wrong.why)
+    if any(_says(given, words_of(text)) for text in (question.answer, *question.accept)):
+        return Verdict(1.0, "")
+    return Verdict(None, f"The answer is: {question.answer}.", ("I meant the same",))
+
+
+def _says(given: list[str], wanted: list[str]) -> bool:
+    """Whether the wanted words stand in the answer, one after the other, among at most three others."""
+    if len(given) > len(wanted) + 3 or set(given) & {"not", "no", "never", "or", "than"} - set(wanted):
+        return False
+    size = len(wanted)
+    return any(given[i : i + size] == wanted for i in range(len(given) - size + 1))
+
+
+def _code(question: Code, source: str) -> Verdict:
+    if source.strip() == question.code.strip():
+        raise Unclear("Nothing has been changed yet.")
+    passed, message = run_check(question, source)
+    return Verdict(1.0, "The check passes.") if passed else Verdict(0.0, message)

@@ -1,0 +1,166 @@
+"""What the trainer remembers: every answer, in one file on the learner's own machine, and nowhere else (chapter 8).
+
+The file is small JSON in the user's data folder (`PAGED_COURSE_PROGRESS` names another). It is replaced as a whole:
+written beside, forced to the disk, then renamed, so a crash at any moment leaves the old file or the new one. A file
+that cannot be understood is set aside under another name, said so, and never overwritten. `quiz --forget` deletes it.
+
+What must hold: no answer that was told as kept is lost; nothing in the file can make the trainer fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from coursekit.quiz.ability import Answer
+
+VARIABLE = "PAGED_COURSE_PROGRESS"
+_VERSION = 1
+_KEEP = 20_000  # answers; the oldest go first
+
+
+@dataclass(frozen=True)
+class Record:
+    """One answer. `when` is a date and time in UTC, `test` what it was given in: test, daily or exam."""
+
+    when: str
+    question: str
+    topic: str
+    level: int
+    score: float
+    guess: float
+    test: str
+
+    @property
+    def answer(self) -> Answer:
+        """As the ability's model sees it."""
+        return Answer(self.topic, self.level, self.score, self.guess)
+
+
+@dataclass
+class Progress:
+    """All answers, the oldest first. `notice` says what was wrong with the file, if anything was."""
+
+    path: Path | None = None
+    records: list[Record] = field(default_factory=list)
+    notice: str = ""
+
+    @property
+    def answers(self) -> list[Answer]:
+        """For the ability's model."""
+        return [record.answer for record in self.records]
+
+    def add(self, record: Record) -> None:
+        """Keep one more answer, at once on the disk. A disk that refuses is told in `notice`, once."""
+        self.records.append(record)
+        del self.records[:-_KEEP]
+        if self.path is None:
+            return
+        try:
+            _replace(self.path, {"version": _VERSION, "answers": [asdict(one) for one in self.records]})
+        except OSError as error:
+            self.notice = f"Your progress cannot be kept: {error}. The questions go on without it."
+            self.path = None
+
+
+def default_path() -> Path:
+    """Where the file is, on this machine and for this user."""
+    chosen = os.environ.get(VARIABLE, "").strip()
+    if chosen:
+        return Path(chosen).expanduser()
+    return platformdirs.user_data_path("paged-attention-course") / "interview.json"
+
+
+def load(path: Path | None = None) -> Progress:
+    """What is remembered. A broken file is set aside, and `notice` says where."""
+    path = path or default_path()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Progress(path)
+    except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError):
+            return Progress(None, [], f"{path} cannot be read ({error}): nothing is remembered this time.")
+        text = ""
+    try:
+        return Progress(path, _records(json.loads(text)))
+    except (ValueError, RecursionError):
+        aside = _aside(path)
+    try:
+        path.rename(aside)
+    except OSError as failed:
+        return Progress(None, [], f"{path} is damaged and cannot be moved ({failed}): nothing is remembered.")
+    return Progress(path, [], f"The file with your progress is damaged. It now is {aside}; you begin afresh.")
+
+
+def forget(path: Path | None = None) -> bool:
+    """Delete the file. Whether there was one."""
+    path = path or default_path()
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _records(data: Any) -> list[Record]:
+    """The answers in a file.
+
+    Raises:
+        ValueError: it is not what `add` writes.
+    """
+    if (
+        not isinstance(data, dict)
+        or data.get("version") != _VERSION
+        or not isinstance(data.get("answers"), list)
+    ):
+        raise ValueError("not a file of this trainer")
+    names = {one.name for one in fields(Record)}
+    records = []
+    for entry in data["answers"]:
+        if not isinstance(entry, dict) or set(entry) != names:
+            raise ValueError(f"not an answer: {entry!r}")
+        record = Record(**entry)
+        texts = (record.when, record.question, record.topic, record.test)
+        shares = (record.score, record.guess)
+        if (
+            not all(isinstance(text, str) for text in texts)
+            or not all(type(share) in (int, float) and 0 <= share <= 1 for share in shares)
+            or type(record.level) is not int
+            or not 1 <= record.level <= 5
+            or record.guess == 1
+        ):
+            raise ValueError(f"not an answer: {entry!r}")
+        records.append(record)
+    return records
+
+
+def _replace(path: Path, data: Any) -> None:
+    """Write beside, force to the disk, rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(data, file)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def _aside(path: Path) -> Path:
+    """A name that is not taken, for a file that cannot be understood."""
+    stamp = time.strftime("%Y-%m-%d")
+    names = [path.with_name(f"{path.stem}.damaged-{stamp}{n}{path.suffix}") for n in ("", *range(2, 1000))]
+    return next((name for name in names if not name.exists()), names[0])

@@ -1,0 +1,182 @@
+"""A test: which question comes next, and what the answers say (chapter 8).
+
+    adaptive   five questions; each is chosen by what the answers so far say
+    daily      five questions, one of each level, fixed by the date: the same for everyone, everywhere
+    exam       as many as asked for, spread evenly over topics and levels; what was right is told at the end
+
+The adaptive test asks where an answer tells most: by Fisher's information at the estimated ability, times the square of
+the estimate's error, which is to first order what the answer takes off the uncertainty. So it goes to topics of
+which little is known and to levels where success is open. Two rules keep it a good test to sit: at most two of five
+questions have one level, and what was asked lately, or in this topic or kind a moment ago, counts less.
+
+What must hold: no question comes twice in a test; the same seed, bank and answers give the same test; a test always
+goes on as long as there are questions.
+"""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from coursekit.quiz import ability
+from coursekit.quiz.bank import LEVELS, Bank, Choice, Question
+from coursekit.quiz.judge import Item, Unclear, Verdict, ask, judge
+from coursekit.quiz.progress import Progress, Record
+
+LENGTH = 5
+SAME_LEVEL = 2  # of five
+_AMONG = 3  # one of the best three is asked, so that two people do not get the same test
+_RECENT = 40  # answers
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A question that was asked, what was answered, and how right that is."""
+
+    item: Item
+    typed: str
+    verdict: Verdict
+
+    @property
+    def score(self) -> float:
+        """0 to 1."""
+        return self.verdict.score or 0.0
+
+
+@dataclass
+class Test:
+    """A test in progress.
+
+    Attributes:
+        name: test, daily or exam.
+        length: of the whole test.
+        plan: the questions in order, if they are fixed; an adaptive test has none.
+        choices: the questions that an adaptive test may ask.
+    """
+
+    name: str
+    length: int
+    progress: Progress
+    rng: random.Random
+    topics: Sequence[str]
+    choices: Sequence[Question] = ()
+    plan: Sequence[Item] = ()
+    answered: list[Answered] = field(default_factory=list)
+    __test__ = False  # pytest: this is not one of yours
+
+    def next(self) -> Item | None:
+        """The next question, or None at the end."""
+        done = len(self.answered)
+        if done >= self.length:
+            return None
+        if self.plan:
+            return self.plan[done]
+        question = self._choose()
+        return ask(question, self.rng.randrange(1 << 30)) if question else None
+
+    def answer(self, item: Item, typed: str) -> Verdict:
+        """What is said to it; kept at once, unless its points are still to be ticked (`Verdict.score` is None).
+
+        Raises:
+            Unclear: the answer cannot be read; nothing is kept.
+        """
+        verdict = judge(item, typed)
+        if verdict.score is not None:
+            self.keep(item, typed, verdict)
+        return verdict
+
+    def give_up(self, item: Item) -> Verdict:
+        """The learner does not know."""
+        verdict = Verdict(0.0, "")
+        self.keep(item, "", verdict)
+        return verdict
+
+    def keep(self, item: Item, typed: str, verdict: Verdict) -> None:
+        """Keep an answer whose score is known."""
+        if verdict.score is None:
+            raise Unclear("Say first which of its points the answer has.")
+        self.answered.append(Answered(item, typed, verdict))
+        question = item.question
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self.progress.add(
+            Record(now, question.id, question.topic, question.level, verdict.score, item.guess, self.name)
+        )
+
+    def _choose(self) -> Question | None:
+        asked = {one.item.question.id for one in self.answered}
+        left = [question for question in self.choices if question.id not in asked]
+        full = self._full_levels()
+        left = [question for question in left if question.level not in full] or left
+        if not left:
+            return None
+        _, known = ability.estimate(self.progress.answers, self.topics)
+        seen = {record.question: record for record in self.progress.records[-_RECENT:]}
+        last = [one.item.question for one in self.answered[-2:]]
+
+        def worth(question: Question) -> float:
+            estimate = known[question.topic]
+            guess = 1 / (1 + len(question.wrong)) if isinstance(question, Choice) else 0.0
+            value = ability.information(estimate.ability, question.level, guess) * estimate.error**2
+            if question.id in seen:
+                value *= 0.1 if seen[question.id].score == 1 else 0.4  # what was wrong comes back sooner
+            value *= 0.6 ** sum(question.topic == one.topic for one in last)
+            return value * 0.6 ** sum(question.kind == one.kind for one in last)
+
+        best = sorted(left, key=worth, reverse=True)[:_AMONG]
+        return self.rng.choice(best)
+
+    def _full_levels(self) -> set[int]:
+        """Levels that may not come again among these five."""
+        block = self.answered[len(self.answered) // LENGTH * LENGTH :]
+        count = Counter(one.item.question.level for one in block)
+        return {level for level, times in count.items() if times >= SAME_LEVEL}
+
+
+def adaptive(bank: Bank, progress: Progress, choices: Iterable[Question], seed: int | None = None) -> Test:
+    """Five questions out of `choices`."""
+    choices = list(choices)
+    rng = random.Random(seed)
+    return Test("test", min(LENGTH, len(choices)), progress, rng, list(bank.topics), choices=choices)
+
+
+def daily(bank: Bank, progress: Progress, day: datetime.date) -> Test:
+    """The five questions of a day."""
+    rng = random.Random(f"daily {day.isoformat()}")
+    chosen = [rng.choice(_of_level(bank, level)) for level in LEVELS if _of_level(bank, level)]
+    plan = [ask(question, rng.randrange(1 << 30)) for question in chosen]
+    return Test("daily", len(plan), progress, rng, list(bank.topics), plan=plan)
+
+
+def exam(
+    bank: Bank, progress: Progress, choices: Iterable[Question], length: int, seed: int | None = None
+) -> Test:
+    """`length` questions, evenly over topics and levels, easy ones first.
+
+    Raises:
+        ValueError: there are not so many.
+    """
+    rng = random.Random(seed)
+    left = list(choices)
+    if not 1 <= length <= len(left):
+        raise ValueError(f"an exam of {length} questions: there are {len(left)} to choose from")
+    rng.shuffle(left)
+    chosen: list[Question] = []
+    topics: Counter[str] = Counter()
+    levels: Counter[int] = Counter()
+    for _ in range(length):
+        rarest = min(left, key=lambda one: (topics[one.topic] + levels[one.level], topics[one.topic]))
+        left.remove(rarest)
+        chosen.append(rarest)
+        topics[rarest.topic] += 1
+        levels[rarest.level] += 1
+    chosen.sort(key=lambda one: one.level)
+    plan = [ask(question, rng.randrange(1 << 30)) for question in chosen]
+    return Test("exam", length, progress, rng, list(bank.topics), plan=plan)
+
+
+def _of_level(bank: Bank, level: int) -> list[Question]:
+    """In the order of their ids: a question that is added elsewhere in a file does not move the others."""
+    return sorted((one for one in bank if one.level == level), key=lambda one: one.id)
