@@ -206,7 +206,7 @@ def read_file(path: Path) -> tuple[dict[str, str], list[Question]]:
     topics = data.get("topics", {})
     if not topics or not all(isinstance(title, str) and title.strip() for title in topics.values()):
         raise BankError(f"{path.name}: [topics] must give at least one topic its title")
-    common = {name: data[name] for name in ("lesson", "imports") if name in data}
+    common: dict[str, str] = {name: data[name] for name in ("lesson", "imports") if name in data}
     entries = data.get("question", [])
     return topics, [_question(path.name, int(number), topics, common, entry) for entry in entries]
 

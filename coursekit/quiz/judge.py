@@ -9,6 +9,7 @@ What must hold: the same question and seed give the same item; nothing that is t
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from dataclasses import dataclass
@@ -182,6 +183,8 @@ def read_number(typed: str, unit: str) -> tuple[float, bool]:
         value = float(digits)
     except ValueError:
         raise Unclear(f"{found[1].strip()!r} is not one number{_in(unit)}.") from None
+    if not math.isfinite(value):
+        raise Unclear("That number is too large.")
     mine, theirs = unit.lower(), word.lower()
     for family in (_BYTES, _SECONDS):
         if theirs in family and mine in family and family[theirs] != family[mine]:

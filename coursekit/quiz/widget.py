@@ -4,7 +4,8 @@ The same engine as in the terminal. One button goes on from state to state, and 
 
     Answer  ->  (points to tick: Count)  ->  Next question  ->  …  ->  Another test
 
-Tab goes from control to control, arrows and space choose, Enter presses the button or sends a line. A stored
+Tab goes from control to control, Enter presses the button or sends a line. Options are clicked, or chosen by typing
+their letter into a line: arrows and letters that are typed elsewhere JupyterLab takes for its own commands. A stored
 notebook has no kernel: it keeps the line that says what stands here, and the questions below, each with its answer
 folded.
 What must hold: whatever is typed, nothing raises; what the page stores does not depend on who looks at it.
@@ -28,10 +29,12 @@ from coursekit.quiz.terminal import Refused, choose
 from coursekit.show import display_widget
 
 _STYLE = """<style>
-.quiz-trainer { max-width: 52em; }
-.quiz-trainer :focus-visible { outline: 3px solid #E69F00 !important; outline-offset: 2px; }
+.quiz-trainer { max-width: 52em; padding: 0.8em; border: 1px solid var(--jp-border-color1, gray); border-radius: 6px; }
+.quiz-trainer.quiz-trainer.quiz-trainer :focus-visible { outline: 3px solid #E69F00 !important; outline-offset: -2px; }
+.quiz-trainer .quiz-option:disabled { opacity: 0.85; }
+.quiz-trainer .widget-html-content { line-height: 1.5; }
 .quiz-trainer textarea { font-family: var(--jp-code-font-family, monospace); line-height: 1.4; }
-.quiz-trainer .widget-radio-box label { height: auto; line-height: 1.5; white-space: normal; }
+.quiz-trainer .quiz-option { height: auto; line-height: 1.5; white-space: normal; text-align: left; padding: 4px 10px; }
 .quiz-trainer pre { line-height: 1.4; margin: 0; }
 </style>"""
 _ALL = "everything"
@@ -56,7 +59,8 @@ def trainer(
     items = exam(bank, Progress(), choices, min(shown, len(choices)), seed).plan if shown else []
     if items:
         text = f"{len(items)} questions to read, each with its answer folded"
-        display({"text/markdown": export.folded(items), "text/plain": text}, raw=True)
+        folded = f"**To read:** {text}.\n\n{export.folded(items)}"
+        display({"text/markdown": folded, "text/plain": text}, raw=True)
 
 
 class Trainer:
@@ -130,8 +134,9 @@ class Trainer:
             f"{number} of {self.test.length} · {self.bank.topics[question.topic]} · level {question.level}"
         )
         self.field = self._field(self.item)
+        area = [self._options(self.item, self.field), self.field] if self.item.options else [self.field]
         label = "Show a strong answer" if isinstance(question, Open) else "Answer"
-        self._show(heading, self.item.stem, [self.field], label, "", can_give_up=True)
+        self._show(heading, self.item.stem, area, label, "", can_give_up=True)
 
     def go_on(self) -> None:
         """The button was pressed, or Enter in a line."""
@@ -159,9 +164,7 @@ class Trainer:
             self.field.focus()
 
     def _answer(self, test: Test, item: Item) -> None:
-        typed = "" if self.field.value is None else str(self.field.value)
-        if isinstance(item.question, Choice):
-            typed = "" if self.field.value is None else LETTERS[self.field.value]
+        typed = str(self.field.value)
         if isinstance(item.question, Code):
             self.reply.value = "The course's check runs …"
         try:
@@ -188,8 +191,6 @@ class Trainer:
         scored = verdict.scored(sum(box.value for box in self.points))
         test.keep(item, typed, scored)
         self.pending = None
-        for box in self.points:
-            box.disabled = True
         self._told(item, scored)
 
     def _told(self, item: Item, verdict: Verdict) -> None:
@@ -202,7 +203,7 @@ class Trainer:
             parts = [f"<b>✗ {_html(verdict.reply or 'Not right.')}</b>"]
             if isinstance(question, Code):
                 parts.append(f"<pre>{html.escape(question.answer)}</pre>")
-            elif not self.answer_area.children[1:]:
+            elif not verdict.points:  # with points, the answer has been shown
                 parts.append(f"The answer is <b>{_html(item.answer)}</b>.")
         if isinstance(question, Open):
             parts[0] = f"<b>{verdict.reply or 'Not answered.'}</b>"
@@ -212,7 +213,10 @@ class Trainer:
             self.test.progress.notice = ""
         self.reply.value = '<div role="status">' + "<br>".join(parts) + "</div>"
         self.button.focus()  # before the field, which may have it, takes no more
-        self.field.disabled = True
+        for area in (self.answer_area, *self.answer_area.children):
+            for control in getattr(area, "children", ()):
+                if hasattr(control, "disabled"):
+                    control.disabled = True
         self.unknown.disabled = True
         last = len(self.test.answered) >= self.test.length
         self.button.description = "Result" if last else "Next question"
@@ -229,9 +233,6 @@ class Trainer:
     def _field(self, item: Item) -> Any:
         """The control that takes the answer."""
         question = item.question
-        if isinstance(question, Choice):
-            options = [(f"{LETTERS[i]}) {text}", i) for i, (text, _) in enumerate(item.options)]
-            return widgets.RadioButtons(options=options, value=None, layout=widgets.Layout(width="100%"))
         wide = widgets.Layout(width="100%")
         if isinstance(question, Code):
             wide.height = f"{1.45 * (len(question.code.splitlines()) + 2):.0f}em"
@@ -240,9 +241,31 @@ class Trainer:
             return widgets.Textarea(placeholder="Say it aloud, or write it down", layout=wide)
         unit = question.unit if isinstance(question, Number) else ""
         hint = f"in {unit}" if unit else "a number" if isinstance(question, Number) else "a word or a few"
+        if isinstance(question, Choice):
+            hint = f"or type: {LETTERS[0]} to {LETTERS[len(item.options) - 1]}"
         line = widgets.Text(placeholder=hint, layout=widgets.Layout(width="20em"))
         line.on_msg(lambda _, content, __: self.go_on() if content.get("event") == "submit" else None)
         return line
+
+    def _options(self, item: Item, line: Any) -> Any:
+        """The options of a choice, to be clicked; the line then holds the letter, and Enter sends it."""
+        buttons = {}
+        for letter, (text, _) in zip(LETTERS, item.options, strict=False):
+            button = widgets.Button(
+                description=f"{letter}) {text}", tabbable=False, layout=widgets.Layout(width="100%")
+            )
+            button.add_class("quiz-option")
+            button.on_click(lambda _, letter=letter: (line.set_trait("value", letter), line.focus()))
+            buttons[letter] = button
+
+        def mark(change: Any) -> None:
+            for letter, button in buttons.items():
+                chosen = letter == change["new"].strip().lower()
+                button.icon, button.button_style = ("check", "info") if chosen else ("", "")
+
+        line.observe(mark, names="value")
+        # A box that scrolls, with nothing in it to tab to, would be a stop of its own.
+        return widgets.VBox(list(buttons.values()), layout=widgets.Layout(overflow="visible"))
 
     def _show(
         self, heading: str, stem: str, area: list[Any], button: str, reply: str, can_give_up: bool = False

@@ -216,7 +216,7 @@ def test_numbers_are_read_as_people_write_them(typed: str, unit: str, value: flo
 
 
 @pytest.mark.parametrize(
-    "typed", ["", "many", "1.2.3", "5 parsecs", "1,2,3", "--5", "1e", "٣", "nan", "inf", "1 2 x 3"]
+    "typed", ["", "many", "1.2.3", "5 parsecs", "1,2,3", "--5", "1e", "٣", "nan", "inf", "1 2 x 3", "9e999"]
 )
 def test_what_is_no_number_is_refused(typed: str) -> None:
     with pytest.raises(Unclear):
