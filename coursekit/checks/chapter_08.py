@@ -1,7 +1,7 @@
 """Checks of chapter 8: four functions with a planted fault, two that compute (8.1, 8.3) and two that name things.
 
-Each part of each check fails on the function as delivered, so an answer that changes nothing earns nothing. What is told
-apart beyond that: a cause that was mended, and a symptom that was only covered up.
+Each part of each check fails on the function as delivered, so an answer that changes nothing earns nothing. What is
+told apart beyond that: a cause that was mended, and a symptom that was only covered up.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ DECODE = Exercise(
         "keep out what it is multiplied with.",
         "output-cleaned": "The NaN was replaced in the result. That hides it, and the sum that it spoiled is lost all "
         "the same: keep it from entering the sum.",
-        "fault-hidden": "A NaN in a slot that *is* used is replaced, too: a fault elsewhere would never be found. Leave "
-        "out the slots past the length, whatever they hold, and only those.",
+        "fault-hidden": "A NaN in a slot that *is* used is replaced, too: a fault elsewhere would never be found. "
+        "Leave out the slots past the length, whatever they hold, and only those.",
         "partial-dropped": "The partial block is left out as a whole: its filled slots hold tokens of the sequence.",
         "tail-weighs": "The unused values are 0 now, but their slots have a weight: their scores must stay at -inf.",
         "other-attention": "This is not the attention of this query over its sequence.",
@@ -174,7 +174,8 @@ def _check_merge(merge: Any, parts: _Parts) -> None:
     expected = _merge(parts)
     answer = merge(*(array.copy() for array in parts))
     got = as_array(answer, expected.shape)
-    where = f"merge of {len(parts[0])} splits with the tops {show([round(float(t), 1) for t in parts[0][:, 0]])} in head 0"
+    tops = show([round(float(top), 1) for top in parts[0][:, 0]])
+    where = f"merge of {len(parts[0])} splits with the tops {tops} in head 0"
     if got is None:
         shape = getattr(answer, "shape", None)
         found = f"shape {tuple(shape)}" if shape is not None else show(answer)

@@ -19,8 +19,8 @@ OFFSETS = Exercise(
         "around at 2^31.",
         "cast-too-late": "The result is 64 bits wide, but it was multiplied in 32: widening comes after the damage. "
         "Widen what is multiplied.",
-        "sign-hidden": "No offset is negative any more, and they are wrong all the same: a wrapped product has lost its "
-        "upper bits, and nothing done to it afterwards brings them back.",
+        "sign-hidden": "No offset is negative any more, and they are wrong all the same: a wrapped product has lost "
+        "its upper bits, and nothing done to it afterwards brings them back.",
         "wall-moved": "Unsigned 32 bits move the wall from 2^31 to 2^32. A larger pool is as near as the next machine.",
         "rounded": "The offsets went through floating point, which is not exact at this size: whole numbers of 64 bits "
         "are.",

@@ -1,15 +1,15 @@
 # %% [markdown]
 # # 8 · Exercises: find the bug
 #
-# Four functions, each from another layer of a paged cache, each with **one** planted fault. Each comes with a test that
-# passes and with a report from somebody for whom it fails. You find the cause and mend it. Read the
+# Four functions, each from another layer of a paged cache, each with **one** planted fault. Each comes with a test
+# that passes and with a report from somebody for whom it fails. You find the cause and mend it. Read the
 # [lesson](../notebooks/08_interview.ipynb) first; its last part goes through one such fault.
 #
 # 50 minutes · needs chapters 3 and 4, and chapter 5 for 8.3 · GPU: not needed
 #
-# The way that pays in an interview: say what the report rules out; build the smallest input that shows the fault; only
-# then look for the line. Copy the function as delivered into the answer's cell, give it the new name, and change what
-# must be changed. A mend that makes the report go away and leaves the cause is found, and named.
+# The way that pays in an interview: say what the report rules out; build the smallest input that shows the fault;
+# only then look for the line. Copy the function as delivered into the answer's cell, give it the new name, and
+# change what must be changed. A mend that makes the report go away and leaves the cause is found, and named.
 
 # %%
 import hashlib
@@ -24,29 +24,29 @@ import numpy as np
 # minutes: 10
 # lines: 2
 # predict: |
-#   The report says: never with lengths that are multiples of 16, never in the first minutes, and always after a restart
-#   all is well. Which slots does that point to, and what is different about them after an hour?
+#   The report says: never with lengths that are multiples of 16, never in the first minutes, and always after a
+#   restart all is well. Which slots does that point to, and what is different about them after an hour?
 # predicted: |
-#   The slots behind the last token, in a block that is not full. On a fresh server they hold zeros; after an hour they
-#   hold what earlier requests left there, and in 16 bits an overflow leaves inf or NaN. Their *weight* is 0, and 0 times
-#   zero is as good as left out. 0 times NaN is NaN.
+#   The slots behind the last token, in a block that is not full. On a fresh server they hold zeros; after an hour
+#   they hold what earlier requests left there, and in 16 bits an overflow leaves inf or NaN. Their *weight* is 0,
+#   and 0 times zero is as good as left out. 0 times NaN is NaN.
 # hints:
-#   - "Fill the caches with NaN before you write the sequence's own tokens, and choose a length that is no multiple of the
-#     block size. Now the naive test fails, too."
-#   - "The scores of unused slots are replaced by -inf, whatever they were: so their keys may hold anything. Follow the
-#     *values* from the cache to `acc`."
-#   - "Either take the filled slots alone, `[:filled]`, of keys and values, or put 0 in place of the values of the unused
-#     slots: `np.where(used[:, None, None], values, 0)`. Replace nothing in slots that are used."
+#   - "Fill the caches with NaN before you write the sequence's own tokens, and choose a length that is no multiple
+#     of the block size. Now the naive test fails, too."
+#   - "The scores of unused slots are replaced by -inf, whatever they were: so their keys may hold anything. Follow
+#     the *values* from the cache to `acc`."
+#   - "Either take the filled slots alone, `[:filled]`, of keys and values, or put 0 in place of the values of the
+#     unused slots: `np.where(used[:, None, None], values, 0)`. Replace nothing in slots that are used."
 
 # %% [markdown]
-# `broken_decode` is the attention of one query token over its sequence, block by block (exercise 3.4, for all heads at
-# once). `query` is `[num_heads, head_dim]`, the caches `[num_blocks, block_size, num_kv_heads, head_dim]`.
+# `broken_decode` is the attention of one query token over its sequence, block by block (exercise 3.4, for all heads
+# at once). `query` is `[num_heads, head_dim]`, the caches `[num_blocks, block_size, num_kv_heads, head_dim]`.
 #
-# > **The report.** "After an hour of service some answers turn into garbage: the logits are NaN. Restarting helps, for an
-# > hour. Requests whose length is a multiple of 16 never have it."
+# > **The report.** "After an hour of service some answers turn into garbage: the logits are NaN. Restarting helps,
+# > for an hour. Requests whose length is a multiple of 16 never have it."
 #
-# Mend it. Unused slots may hold anything: NaN, infinities. A NaN in a slot that *is* used is another fault, elsewhere,
-# and must stay visible in the result.
+# Mend it. Unused slots may hold anything: NaN, infinities. A NaN in a slot that *is* used is another fault,
+# elsewhere, and must stay visible in the result.
 
 
 # %%
@@ -126,21 +126,23 @@ def decode(query, key_cache, value_cache, block_table, seq_len):
 # minutes: 10
 # lines: 1
 # predict: |
-#   One layer's cache has blocks of 16 tokens, 8 KV heads of 128 numbers. Block b begins at number b · 16,384. From which
-#   block on do its offsets not fit into 32 bits with a sign? How large is such a cache at 2 bytes a number?
+#   One layer's cache has blocks of 16 tokens, 8 KV heads of 128 numbers. Block b begins at number b · 16,384. From
+#   which block on do its offsets not fit into 32 bits with a sign? How large is such a cache at 2 bytes a number?
 # predicted: |
-#   2^31 / 2^14 = 2^17: from block 131,072. One layer's keys then take 2^32 bytes, 4.3 GB. With one array for all layers it
-#   comes much earlier. (A pool of 40 GB has that many numbers ten times over: it depends on the layout whether you see it.)
+#   2^31 / 2^14 = 2^17: from block 131,072. One layer's keys then take 2^32 bytes, 4.3 GB. With one array for all
+#   layers it comes much earlier. (A pool of 40 GB has that many numbers nine times over: it depends on the layout
+#   whether you see it.)
 # hints:
 #   - "Call it with the table `np.array([131_072], dtype=np.int32)` and look at the sign of what you get."
-#   - "A product of 32-bit numbers has 32 bits, whatever is done to it afterwards. At which line is the last moment to
-#     widen something?"
-#   - "`token = np.arange(seq_len, dtype=np.int64)` makes the sum, and so the product, 64 bits wide. Widening the block
-#     numbers first does so, too, and is safe for the product before it."
+#   - "A product of 32-bit numbers has 32 bits, whatever is done to it afterwards. At which line is the last moment
+#     to widen something?"
+#   - "`token = np.arange(seq_len, dtype=np.int64)` makes the sum, and so the product, 64 bits wide. Widening the
+#     block numbers first does so, too, and is safe for the product before it."
 
 # %% [markdown]
-# A kernel reads key and value at an **offset** into one flat array, counted in numbers. `broken_offsets` computes where
-# each token's keys (of KV head 0) begin. Block numbers are 32 bits wide in tables everywhere, and that is enough for them.
+# A kernel reads key and value at an **offset** into one flat array, counted in numbers. `broken_offsets` computes
+# where each token's keys (of KV head 0) begin. Block numbers are 32 bits wide in tables everywhere, and that is
+# enough for them.
 #
 # > **The report.** "The larger GPU crashes with an illegal memory access, now and then, when it is nearly full. The
 # > smaller one with the same build never did. Once it did not crash, and a request continued somebody else's text."
@@ -196,25 +198,26 @@ def offsets(block_table, seq_len, block_size, num_kv_heads, head_dim):
 # minutes: 15
 # lines: 1
 # predict: |
-#   Two splits. The first has total 2 and acc 2 · [1, 0], the second total 2 and acc 2 · [0, 1]; their tops are 0 and 5. Which
-#   of the two should decide the result, and what must the two numbers of the result add up to?
+#   Two splits. The first has total 2 and acc 2 · [1, 0], the second total 2 and acc 2 · [0, 1]; their tops are 0
+#   and 5. Which of the two should decide the result, and what must the two numbers of the result add up to?
 # predicted: |
-#   The second: its scores are higher by 5, so each of its tokens weighs exp(5) = 148 times as much. The result is close to
-#   [0, 1], exactly [1, 148] / 149, and adds up to 1. With equal tops it would be [0.5, 0.5], and a test with equal tops
-#   cannot tell a merge that looks at the tops from one that does not.
+#   The second: its scores are higher by 5, so each of its tokens weighs exp(5) = 148 times as much. The result is
+#   close to [0, 1], exactly [1, 148] / 149, and adds up to 1. With equal tops it would be [0.5, 0.5], and a test
+#   with equal tops cannot tell a merge that looks at the tops from one that does not.
 # hints:
 #   - "Make two splits of one token each, with the scores 0 and 5 and the values 0 and 1, and merge them by hand."
-#   - "`totals` and `accs` are sums of the same weights. Whatever one of them is multiplied with, the other must be."
+#   - "`totals` and `accs` are sums of the same weights. Whatever one of them is multiplied with, the other must
+#     be."
 #   - "`output += share[split][:, None] * accs[split]`."
 
 # %% [markdown]
 # A long context is split over several programs, and each returns its part of a running softmax (exercise 5.4 merges
-# results that are already divided; these are not). For each split and head: `tops` `[num_splits, num_heads]`, the largest score;
-# `totals`, the sum of exp(score − top); `accs` `[num_splits, num_heads, head_dim]`, the sum of exp(score − top) · value. A split
-# without tokens has −inf, 0 and zeros; at least one split has tokens.
+# results that are already divided; these are not). For each split and head: `tops` `[num_splits, num_heads]`, the
+# largest score; `totals`, the sum of exp(score − top); `accs` `[num_splits, num_heads, head_dim]`, the sum of
+# exp(score − top) · value. A split without tokens has −inf, 0 and zeros; at least one split has tokens.
 #
-# > **The report.** "Since the split came in, long conversations drift into nonsense. Short ones are as before. Our kernel test
-# > compares with the dense result to four digits and is green."
+# > **The report.** "Since the split came in, long conversations drift into nonsense. Short ones are as before. Our
+# > kernel test compares with the dense result to four digits and is green."
 #
 # Mend it.
 
@@ -279,24 +282,26 @@ def merge(tops, totals, accs):
 # minutes: 15
 # lines: 1
 # predict: |
-#   Blocks of 2. Prompt A is [7, 8, 1, 2], prompt B is [9, 8, 1, 2], prompt C is [1, 2, 1, 2]. Which of their six blocks may have the
-#   same key?
+#   Blocks of 2. Prompt A is [7, 8, 1, 2], prompt B is [9, 8, 1, 2], prompt C is [1, 2, 1, 2]. Which of their six
+#   blocks may have the same key?
 # predicted: |
-#   None. The keys and values of [1, 2] depend on everything before them: on [7, 8] in A, on [9, 8] in B, and on [1, 2] in C,
-#   whose own first block has nothing before it. A key made of the tokens alone gives one key to four of the six.
+#   None. The keys and values of [1, 2] depend on everything before them: on [7, 8] in A, on [9, 8] in B, and on [1,
+#   2] in C, whose own first block has nothing before it. A key made of the tokens alone gives one key to four of
+#   the six.
 # hints:
 #   - "Print the keys of the three prompts of the prediction."
 #   - "`parent` is part of the key. Which values does it take while the loop runs?"
 #   - "After each block: `parent = keys[-1]`. It holds the salt and all tokens so far, in one hash."
 
 # %% [markdown]
-# The prefix cache finds a block by its key. `broken_block_keys` returns the keys of a prompt's full blocks, in order. Two
-# prompts may have the same key for block i exactly if they have the same salt and agree on *all* tokens up to the end of block
-# i. (The salt is text; tenants with different salts share nothing.) A key may be text, bytes, a number or a tuple.
+# The prefix cache finds a block by its key. `broken_block_keys` returns the keys of a prompt's full blocks, in
+# order. Two prompts may have the same key for block i exactly if they have the same salt and agree on *all* tokens
+# up to the end of block i. (The salt is text; tenants with different salts share nothing.) A key may be text,
+# bytes, a number or a tuple.
 #
-# > **The report.** "Two customers use the same instructions after different introductions. Since prefix caching is on, one
-# > gets answers that know the other's introduction. Customers without common text never complain. The hit rate is better
-# > than we hoped."
+# > **The report.** "Two customers use the same instructions after different introductions. Since prefix caching is
+# > on, one gets answers that know the other's introduction. Customers without common text never complain. The hit
+# > rate is better than we hoped."
 #
 # Mend it.
 
@@ -313,8 +318,8 @@ def broken_block_keys(token_ids, block_size, salt=""):
 
 
 # %% [markdown]
-# Its test asks for the same prompt again, for a longer one with the same beginning, for one that differs early and one
-# that differs late, and for another salt. It passes.
+# Its test asks for the same prompt again, for a longer one with the same beginning, for one that differs early and
+# one that differs late, and for another salt. It passes.
 
 
 # %%
@@ -363,5 +368,6 @@ def block_keys(token_ids, block_size, salt=""):
 # | 8.3 | its scores were all about alike | one of two sums was brought to the common top |
 # | 8.4 | its prompts never met again after they parted | a block's contents depend on all tokens before it |
 #
-# Each of these has happened in engines that people use. What the four tests lack is what the checks of this course have:
-# poisoned memory, large numbers, scores that differ, and beginnings that differ. In an interview, say the test first.
+# Each of these has happened in engines that people use. What the four tests lack is what the checks of this course
+# have: poisoned memory, large numbers, scores that differ, and beginnings that differ. In an interview, say the
+# test first.
