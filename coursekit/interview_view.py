@@ -17,7 +17,7 @@ def memory_bars(bars: Mapping[str, Mapping[str, float]], room: float, title: str
         bars: name of a bar → name of a part → gigabytes. Parts have the same names in all bars.
         room: gigabytes that may be used.
     """
-    fig, axes = figure(width=8.5, height=1.5 + 0.55 * len(bars))
+    fig, axes = figure(width=8.5, height=1.4 + 0.5 * len(bars))
     names = list(dict.fromkeys(part for bar in bars.values() for part in bar))
     for row, bar in enumerate(bars.values()):
         left = 0.0
