@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from coursekit.show import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION, Picture, figure, label_bar
 from paged_ref.metrics import Point
 
+SPAN = 10  # seconds over which free blocks are averaged
 _PARTS = ((BLUE, ""), (ORANGE, "//"), (GREEN, ".."), (SKY, "\\\\"), (PURPLE, "xx"))
 
 
@@ -59,27 +60,29 @@ def pool_pressure(histories: Mapping[str, Sequence[Point]], num_blocks: int, unt
         until: seconds that are shown.
     """
     fig, (left, right) = figure(1, 2, width=9.5, height=3.3)
-    styles = ((VERMILION, "-", 1.0), (BLUE, "-", 1.6), (GREEN, "--", 1.6))
+    styles = ((VERMILION, "-", 2.0), (BLUE, "--", 2.0), (GREEN, ":", 2.2))
     counts = {}
     for (name, history), (colour, line, width) in zip(histories.items(), styles, strict=False):
         points = [point for point in history if point.seconds <= until]
         seconds = [point.seconds for point in points]
-        left.plot(
-            seconds, [100 * p.free_blocks / num_blocks for p in points], line, color=colour, linewidth=width
-        )
-        right.plot(seconds, [p.preemptions for p in points], line, color=colour, linewidth=1.8, label=name)
+        spans: dict[int, list[float]] = {}
+        for point in points:
+            spans.setdefault(int(point.seconds // SPAN), []).append(100 * point.free_blocks / num_blocks)
+        means = [sum(shares) / len(shares) for shares in spans.values()]
+        left.plot([SPAN * (span + 0.5) for span in spans], means, line, color=colour, linewidth=width)
+        right.plot(seconds, [p.preemptions for p in points], line, color=colour, linewidth=width, label=name)
         counts[name] = points[-1].preemptions
         right.annotate(
             f"{points[-1].preemptions}", (seconds[-1], points[-1].preemptions), (4, 0),
             textcoords="offset points", va="center", fontsize=9.5,
         )  # fmt: skip
-    left.set_ylim(0, 40)
-    left.set_ylabel("free blocks, % of the pool")
+    left.set_ylim(0, 100)
+    left.set_ylabel(f"free, % (mean of {SPAN} s)")
     left.set_title("The pool runs dry …")
     right.set_ylabel("preemptions so far")
     right.set_title("… and somebody must go")
-    right.set_xlim(0, until * 1.12)
     for axes in (left, right):
+        axes.set_xlim(0, until * 1.12)
         axes.set_xlabel("seconds")
     handles, labels = right.get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside lower center", ncols=len(labels))

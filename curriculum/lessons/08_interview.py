@@ -103,7 +103,7 @@ scarce, {faster_small:.1f} times. Attention itself gets slightly slower, by the 
 or memory to spare, I would not page.
 """
 paragraphs = [" ".join(part.split()) for part in answer.strip().split("\n\n")]
-print("\n\n".join(textwrap.fill(part, 96) for part in paragraphs))
+print("\n\n".join(textwrap.fill(part, 96, break_on_hyphens=False) for part in paragraphs))
 
 # %%
 words = sum(len(part.split()) for part in paragraphs)
@@ -579,9 +579,10 @@ print("there come 3.0 a second")
 
 # %% [markdown]
 # The two averages differ because a long answer *stays* longer: at any moment, long requests are over-represented
-# among those who run. The first average says that all is well, the second agrees with the dashboard. **More arrives
-# than can leave.** No setting changes that; a setting only chooses *who* pays. Try them, and say before each run
-# which column gets better and which gets worse.
+# among those who run. The first average says that there is room to spare; the second, that the load is about all
+# that even a perfect scheduler could carry. **At the limit a queue grows**, and preemptions lower the limit,
+# because their tokens are computed twice. Beyond that a setting only chooses *who* waits. Try them, and say before
+# each run which column gets better and which gets worse.
 
 # %%
 settings = {
