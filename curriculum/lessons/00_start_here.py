@@ -326,6 +326,7 @@ print("a neighbour's block:    ", decode_damaged(name_the_neighbours_block) == g
 # 3. Eight requests instead of two ran at once. Why is a step with eight not four times as slow?
 #
 # Next: [chapter 1](01_fragmentation.ipynb) does the arithmetic of the waste, and [chapter 2](02_block_table.ipynb) builds the
-# pool and the table. [Chapter 7](07_batched_decode.ipynb) takes the engine you just used apart: how the model's attention was
-# replaced, what the batch of one step looks like, and how to prove that nothing changed. (Chapters 3 to 6 and 8 are still
-# being written; where a lesson names one of them, it names what is to come.)
+# pool and the table. From there the path goes through attention by table ([3](03_numpy_gather.ipynb)), sharing
+# ([4](04_sharing.ipynb)), the GPU kernel ([5](05_triton_kernel.ipynb)) and scheduling ([6](06_scheduling.ipynb)) to
+# [chapter 7](07_batched_decode.ipynb), which takes the engine you just used apart and proves that nothing changed.
+# [Chapter 8](08_interview.ipynb) asks what you kept.

@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,23 +104,41 @@ def compile_kernel(name: str, shape: Shape, target: str, module: Any = None) -> 
         raise RuntimeError(
             "Triton's interpreter is on in this process: compile in another, with TRITON_INTERPRET=0"
         )
+    function_name, constants = launches(shape, target)[name]
+    options: dict[str, int] = {
+        key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants
+    }
+    function = getattr(module or triton_kernels, function_name)
+    types = {arg: _type_of(arg, shape.dtype) for arg in function.arg_names if arg not in constants}
+    aligned = {arg for arg in types if _is_aligned(arg)}
+    row = compile_function(function, constants, types, aligned, target, options)
+    return replace(row, kernel=name, shape=f"{shape.name} {shape.dtype}")
+
+
+def compile_function(
+    function: Any,
+    constants: dict[str, Any],
+    types: dict[str, str],
+    aligned: set[str],
+    target: str,
+    options: dict[str, int] | None = None,
+) -> Compiled:
+    """Compile any kernel for "sm_80", "sm_90" or "gfx942", as a launch with these arguments would.
+
+    constants: the compile-time ones; types: of the others, in Triton's words (`*fp16`, `i32`, `fp32`); aligned: those
+    that are multiples of 16, as pointers and most strides are, which a launch would find out.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    function_name, constants = launches(shape, target)[name]
-    options = {key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants}
-    function = getattr(module or triton_kernels, function_name)
-    signature = {
-        arg: "constexpr" if arg in constants else _type_of(arg, shape.dtype) for arg in function.arg_names
-    }
-    # What a launch would find out: pointers and strides are multiples of 16.
-    aligned = [i for i, arg in enumerate(function.arg_names) if arg not in constants and _is_aligned(arg)]
-    attributes = {(i,): [["tt.divisibility", 16]] for i in aligned}
+    signature = {arg: types.get(arg, "constexpr") for arg in function.arg_names}
+    places = [i for i, arg in enumerate(function.arg_names) if arg in aligned]
+    attributes = {(i,): [["tt.divisibility", 16]] for i in places}
     nvidia = target.startswith("sm_")
     device = GPUTarget("cuda", int(target[3:]), 32) if nvidia else GPUTarget("hip", target, 64)
     source = ASTSource(function, signature, constants, attributes)
-    result = triton.compile(source, target=device, options=options)
+    result = triton.compile(source, target=device, options=options or {})
     assembly = result.asm["ptx" if nvidia else "amdgcn"]
     registers, spills = _nvidia_resources(assembly, target) if nvidia else _amd_resources(assembly)
     wide = r"cp\.async\.\w+\.shared\.global[^\n]*0x10|ld\.global[\w.:]*\.v4\.b32|ld\.global[\w.:]*\.v2\.b64"
@@ -129,8 +147,8 @@ def compile_kernel(name: str, shape: Shape, target: str, module: Any = None) -> 
         r"tt\.addptr .*: tensor<\d+x\d+x!tt\.ptr<\w+>(?:, #\w+)?>, tensor<\d+x\d+xi(\d+)", result.asm["ttir"]
     )
     return Compiled(
-        kernel=name,
-        shape=f"{shape.name} {shape.dtype}",
+        kernel=function.__name__,
+        shape="",
         target=target,
         registers=registers,
         shared_bytes=result.metadata.shared,

@@ -21,6 +21,9 @@ conftest = importlib.util.module_from_spec(spec)
 sys.modules["conftest"] = conftest
 spec.loader.exec_module(conftest)
 
+# A shell that starts us in the background makes us deaf to Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 tiny = conftest.make_tiny()
 prompts = [[7 * i + j for j in range(9 + i)] for i in range(12)]
 expected = [tiny.generate(prompt, 12) for prompt in prompts]

@@ -1,0 +1,208 @@
+"""Checks of chapter 5, the first two kernels: a block through the table (5.1) and the masked tail (5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from coursekit.checks.answers import AnswerRaised
+from coursekit.checks.framework import Exercise, Wrong
+
+OUT_OF_BOUNDS = (
+    "An address lies outside of the array: compare each stride with the shape, the last axis first."
+)
+SLOW = 3.0  # Triton's interpreter takes its time
+
+LOAD = Exercise(
+    "5.1",
+    answers=("launch", "load_block"),
+    misconceptions={
+        "logical-for-physical": "The logical block was read as if it were the physical one: look it up in the table.",
+        "block-as-token": "The block's id was used as a token's: a block has BLOCK_SIZE tokens, so block b begins at "
+        "token b * BLOCK_SIZE.",
+        "wrong-stride": "A stride of the wrong axis: a stride is the product of all dimensions to its axis's right.",
+        "kv-head-lost": "Always KV head 0 was read: kv_head has a stride, too.",
+        "out-of-bounds": OUT_OF_BOUNDS,
+        "other-numbers": "These are not the block's keys.",
+    },
+    slowness=SLOW,
+)
+
+
+def run(
+    launch: Any, kernel: Any, grid: tuple[int, ...], out: np.ndarray, *args: Any, **constants: Any
+) -> np.ndarray:
+    """The kernel's result, written into a copy of `out`. An address outside becomes the misconception of this name."""
+    result = out.copy()
+    try:
+        launch(kernel, grid, result, *args, **constants)
+    except AnswerRaised as raised:
+        if raised.name == "OutOfBounds":
+            where = f" ({raised.where})" if raised.where else ""
+            raise Wrong("out-of-bounds", f"{raised.message}{where}.") from None
+        raise
+    return result
+
+
+# What each misconception would read: the offset of (block, slot, kv_head, d), given the sizes.
+Offset = Callable[..., Any]
+_WRONG_OFFSETS: dict[str, list[Offset]] = {
+    "block-as-token": [lambda b, s, h, d, B, H, D: ((b + s) * H + h) * D + d],
+    "wrong-stride": [
+        lambda b, s, h, d, B, H, D: (b * B * H + s + h) * D + d,
+        lambda b, s, h, d, B, H, D: ((b * H + h) * B + s) * D + d,
+        lambda b, s, h, d, B, H, D: (b * B + s + h) * D + d,
+        lambda b, s, h, d, B, H, D: ((b * B + s) * H) * D + h + d,
+    ],
+    "kv-head-lost": [lambda b, s, h, d, B, H, D: (b * B + s) * H * D + d],
+}
+
+
+def _right_offset(b: Any, s: Any, h: Any, d: Any, B: int, H: int, D: int) -> Any:
+    return ((b * B + s) * H + h) * D + d
+
+
+def _check_load(launch: Any, kernel: Any, table: list[int], head: int, B: int, H: int, D: int) -> None:
+    cache = np.arange(
+        max(table) * B * H * D + 4 * B * H * D, dtype=np.float32
+    )  # every number is its own offset
+    tables = np.array(table, np.int32)
+    out = np.full((len(table), B, D), -1, np.float32)
+    sizes = {"KV_HEADS": H, "HEAD_DIM": D, "BLOCK_SIZE": B}
+    got = run(launch, kernel, (len(table),), out, cache.reshape(-1, B, H, D), tables, head, **sizes)
+    axes = np.ix_(tables, np.arange(B), np.arange(D))
+
+    def read(rule: Offset, blocks: Any = None) -> Any:
+        return rule(axes[0] if blocks is None else blocks, axes[1], head, axes[2], B, H, D)
+
+    expected = read(_right_offset)
+    if np.array_equal(got, expected):
+        return
+    wrong = {key: [read(rule) for rule in rules] for key, rules in _WRONG_OFFSETS.items()}
+    logical = np.arange(len(table))[:, None, None]
+    wrong = {"logical-for-physical": [read(_right_offset, logical)], **wrong}
+    explained = [key for key, values in wrong.items() if any(np.array_equal(got, value) for value in values)]
+    block, slot, d = (int(i) for i in np.argwhere(got != expected)[0])
+    found = got[block, slot, d]
+    told = "nothing was written" if found == -1 else f"the number at offset {found:,.0f}"
+    raise Wrong(
+        [*explained, "other-numbers"][0],
+        f"table {table}, KV head {head} of {H}, cache [{len(cache) // (B * H * D)}, {B}, {H}, {D}]: "
+        f"logical block {block}, slot {slot}, number {d}: "
+        f"expected the number at offset {expected[block, slot, d]:,}, got: {told}.",
+    )
+
+
+@LOAD.part("one KV head", points=2)
+def _one_head(rng: Random, launch: Any, load_block: Any) -> None:
+    _check_load(launch, load_block, [6, 1, 4], 0, B=4, H=1, D=16)
+    table = rng.sample(range(3, 12), 3)  # never in its own place
+    _check_load(launch, load_block, table, 0, B=8, H=1, D=rng.choice([16, 32]))
+
+
+@LOAD.part("one of several KV heads", points=3)
+def _several_heads(rng: Random, launch: Any, load_block: Any) -> None:
+    _check_load(launch, load_block, [6, 1, 4], 1, B=4, H=3, D=16)
+    heads = rng.choice([3, 5])
+    _check_load(
+        launch, load_block, rng.sample(range(3, 12), 3), rng.randint(1, heads - 1), B=8, H=heads, D=16
+    )
+
+
+MASK = Exercise(
+    "5.2",
+    answers=("launch", "attend_block"),
+    misconceptions={
+        "scored-0": "Slots that do not exist were given the score 0, which is a score like any other: it must be -inf.",
+        "no-mask": "Slots beyond the length were attended to: they hold what another sequence left there.",
+        "length": "The length is off by one: slots 0 to lens - 1 exist.",
+        "no-scale": "The scores were not multiplied by scale.",
+        "nan-leaks": "The NaN of an unused slot came through. A weight of 0 does not help: 0 times NaN is NaN. V must "
+        "be loaded with the mask itself, and so must K, unless tl.where replaces its scores.",
+        "out-of-bounds": OUT_OF_BOUNDS,
+        "other-result": "This is not the attention to the filled slots.",
+    },
+    slowness=SLOW,
+)
+
+
+def _attend(
+    q: Any, k: Any, v: Any, length: int, scale: float, score_of_rest: float | None = None
+) -> np.ndarray:
+    """One query over a block; the rest of the block left out, or scored with one number."""
+    scores = scale * (k.astype(float) @ q)
+    if score_of_rest is None:
+        scores, v = scores[:length], v[:length]
+    else:
+        scores[length:] = score_of_rest
+    weights = np.exp(scores - scores.max())
+    return weights @ v.astype(float) / weights.sum()
+
+
+def _zeroed(v: np.ndarray, length: int) -> np.ndarray:
+    return np.where(np.arange(len(v))[:, None] < length, v, 0)
+
+
+# What each misconception would answer, one sequence at a time.
+Rule = Callable[[Any, Any, Any, int, float], np.ndarray]
+_WRONG_MASKS: dict[str, list[Rule]] = {
+    "scored-0": [
+        lambda q, k, v, n, s: _attend(q, k, v, n, s, 0.0),
+        lambda q, k, v, n, s: _attend(q, k, _zeroed(v, n), n, s, 0.0),
+    ],
+    "no-mask": [
+        lambda q, k, v, n, s: _attend(q, k, v, len(v), s),
+        lambda q, k, v, n, s: _attend(q, k, _zeroed(v, n), len(v), s),
+    ],
+    "length": [
+        lambda q, k, v, n, s: _attend(q, k, v, min(n + 1, len(v)), s),
+        lambda q, k, v, n, s: _attend(q, k, v, max(n - 1, 1), s),
+    ],
+    "no-scale": [lambda q, k, v, n, s: _attend(q, k, v, n, 1.0)],
+}
+
+
+def _check_mask(launch: Any, kernel: Any, rng: Random, lengths: list[int], B: int, D: int, nan: bool) -> None:
+    draw = np.random.default_rng(rng.getrandbits(32))
+    q = draw.normal(size=(len(lengths), D)).astype(np.float32)
+    k, v = (draw.normal(size=(len(lengths), B, D)).astype(np.float32) for _ in range(2))
+    lens, scale = np.array(lengths, np.int32), D**-0.5
+    if nan:
+        for one, length in enumerate(lengths):
+            k[one, length:] = v[one, length:] = np.nan
+    out = np.full((len(lengths), D), np.nan, np.float32)
+    got = run(launch, kernel, (len(lengths),), out, q, k, v, lens, scale, BLOCK_SIZE=B, HEAD_DIM=D)
+
+    def by(rule: Rule) -> np.ndarray:
+        return np.stack([rule(q[i], k[i], v[i], n, scale) for i, n in enumerate(lengths)])
+
+    expected = by(_attend)
+    close = np.isclose(got, expected, rtol=1e-3, atol=1e-5)
+    if close.all():
+        return
+    seq, d = (int(i) for i in np.argwhere(~close)[0])
+    explained = ["nan-leaks"] if nan and np.isnan(got[seq, d]) else []
+    explained += [
+        key
+        for key, rules in _WRONG_MASKS.items()
+        if any(np.allclose(got, by(rule), rtol=1e-3, atol=1e-5) for rule in rules)
+    ]
+    raise Wrong(
+        [*explained, "other-result"][0],
+        f"sequence {seq} of {len(lengths)}, {lengths[seq]} of {B} slots filled, number {d}: "
+        f"expected {expected[seq, d]:.4f}, got {got[seq, d]:.4f}.",
+    )
+
+
+@MASK.part("unused slots hold old numbers", points=3)
+def _old_numbers(rng: Random, launch: Any, attend_block: Any) -> None:
+    _check_mask(launch, attend_block, rng, [3, 8, 1, 5], B=8, D=16, nan=False)
+
+
+@MASK.part("unused slots hold NaN", points=3)
+def _not_a_number(rng: Random, launch: Any, attend_block: Any) -> None:
+    lengths = [rng.randint(1, 15), 16, rng.randint(1, 15)]
+    _check_mask(launch, attend_block, rng, lengths, B=16, D=16, nan=True)
