@@ -99,7 +99,7 @@ tokens, here {block_waste:.1%}.
 
 That buys a batch {more:.1f} times as large. How much throughput follows depends on what is scarce next: here
 arithmetic takes over, and our cost model says {faster:.1f} times; for a 13B on one A100, where memory is what is
-scarce, {faster_small:.1f} times. Attention itself gets slightly slower, by the look-up. With one user, fixed lengths
+scarce, {faster_small:.1f} times. Attention itself gets slower, by the look-ups. With one user, fixed lengths
 or memory to spare, I would not page.
 """
 paragraphs = [" ".join(part.split()) for part in answer.strip().split("\n\n")]
@@ -118,7 +118,7 @@ print(f"{words} words, {numbers} of them with a figure: {60 * words / 150:.0f} s
 # |---|---|---|
 # | "Why equal blocks?" | any free one serves: no external fragmentation | [chapter 2](02_block_table.ipynb) |
 # | "Why 16?" | waste against look-ups and pieces of memory | section 7 below |
-# | "So attention got faster?" | no; the batch got larger | [chapter 3](03_numpy_gather.ipynb) |
+# | "So attention got faster?" | no: the paper's kernel was 20 to 26 % slower than FasterTransformer's | [chapter 3](03_numpy_gather.ipynb) |
 # | "What if memory runs out in mid-sentence?" | the latest request goes and comes back | [chapter 6](06_scheduling.ipynb) |
 # | "And FlashAttention?" | one is a way to compute, one to store; they compose | [chapter 3](03_numpy_gather.ipynb) |
 # | "When would you not use it?" | one user, fixed lengths, memory to spare | [chapter 1](01_fragmentation.ipynb) |
@@ -481,8 +481,8 @@ print(f"a step reads {read:.0f} GB, {saved:.0f} GB of them the same system promp
 # %% [markdown]
 # The last line is the point that sets a candidate apart. **Prefix caching saves the memory and the arithmetic of
 # the prompt. It does not save its reading**: each sequence's program walks through the shared blocks again, in
-# every step. A kernel that reads a common prefix once for the whole batch and merges (chapter 5's merge) is the
-# next thing to build here.
+# every step. A kernel that reads a common prefix once for the whole batch and merges ([chapter
+# 5](05_triton_kernel.ipynb) has the merge) is the next thing to build here.
 #
 # **Also say:** what breaks the sharing (a date at the head of the prompt, a name, a tenant's salt); that the
 # prompt's blocks stay hot, so they are not evicted; that a second machine doubles what can fail and halves the
