@@ -57,6 +57,8 @@ def boxes(points: Sequence[tuple[int, str]]) -> widgets.VBox:
 
 def verdict(earned: int, total: int) -> str:
     """A score in words."""
+    if not earned:
+        return "tick what your answer said"
     if earned >= STRONG * total:
         return "strong"
     return "sound, with gaps" if earned >= SOUND * total else "read the solution, and try again tomorrow"
