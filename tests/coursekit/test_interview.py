@@ -35,7 +35,10 @@ def test_what_is_delivered_passes_its_naive_test_and_earns_nothing(id: str) -> N
 def test_a_rubric_adds_up_what_is_ticked() -> None:
     box = rubric.boxes(POINTS)
     *ticks, said = box.children
-    assert "0 of 6 points: tick what" in said.value and [tick.description for tick in ticks][1] == "rounded up (2)"
+    assert (
+        "0 of 6 points: tick what" in said.value
+        and [tick.description for tick in ticks][1] == "rounded up (2)"
+    )
     ticks[0].value = ticks[2].value = True
     assert "4 of 6 points: sound" in said.value
     ticks[1].value = True
