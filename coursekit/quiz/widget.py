@@ -22,10 +22,10 @@ from IPython.display import display
 
 from coursekit.quiz import export, report
 from coursekit.quiz.bank import LEVELS, Bank, Choice, Code, Number, Open, load_bank
+from coursekit.quiz.choosing import Refused, choose
 from coursekit.quiz.judge import LETTERS, Item, Unclear, Verdict
 from coursekit.quiz.progress import Progress, load
 from coursekit.quiz.session import Test, adaptive, exam
-from coursekit.quiz.terminal import Refused, choose
 from coursekit.show import display_widget
 
 _STYLE = """<style>

@@ -11,8 +11,8 @@ from IPython.utils.capture import capture_output
 
 from coursekit.quiz import progress
 from coursekit.quiz.bank import Bank, Choice, Code, Number, Open, Question, Short, load_bank
+from coursekit.quiz.choosing import Refused
 from coursekit.quiz.progress import Progress
-from coursekit.quiz.terminal import Refused
 from coursekit.quiz.widget import Trainer, trainer
 
 BANK = load_bank()
