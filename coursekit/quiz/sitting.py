@@ -25,7 +25,7 @@ def sit(paper: Paper, bank: Bank, test: Test, target: Path | None = None) -> int
     Raises:
         Refused: the target cannot be written; said before the first question if it can be known then.
     """
-    made = bool(target) and _try_to_write(target)
+    made = target is not None and _try_to_write(target)
     code, told_at_once = 0, test.name != "exam"
     try:
         _welcome(paper, test)
