@@ -100,7 +100,9 @@ def load(path: Path | None = None) -> Progress:
         return Progress(path)
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError):
-            return Progress(None, [], f"{path} cannot be read ({error.strerror}): nothing is remembered this time.")
+            return Progress(
+                None, [], f"{path} cannot be read ({error.strerror}): nothing is remembered this time."
+            )
         text = ""
     try:
         return Progress(path, _records(json.loads(text)))

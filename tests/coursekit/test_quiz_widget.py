@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,22 @@ def test_enter_sends_a_line_and_what_cannot_be_read_is_not_counted() -> None:
     view.field._handle_custom_msg({"event": "submit"}, [])
     assert scores(view) == [1]
     assert "See notebooks/" in view.reply.value
+
+
+def test_enter_waits_for_letters_that_it_has_overtaken() -> None:
+    view = one(Number)
+    assert view.item is not None and view.item.numbers is not None
+    right = repr(view.item.numbers.answer)
+
+    async def typed_fast() -> None:
+        view.field.value = right[:-1] or "0"
+        for _ in range(2):  # Enter twice is still one answer
+            view.field._handle_custom_msg({"event": "submit"}, [])
+        view.field.value = right
+        await asyncio.sleep(0.6)
+
+    asyncio.run(typed_fast())
+    assert scores(view) == [1] and view.button.description == "Result"
 
 
 def test_a_short_answer_in_other_words_can_be_claimed() -> None:
