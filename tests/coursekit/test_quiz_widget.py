@@ -161,7 +161,7 @@ def test_topic_and_level_can_be_changed() -> None:
     assert view.item is not None
     for wrong in ({"topic": "tables"}, {"level": 9}):
         with pytest.raises(Refused):
-            Trainer(BANK, Progress(), **wrong)  # type: ignore[arg-type]
+            Trainer(BANK, Progress(), **wrong)
 
 
 def test_texts_are_shown_as_they_are() -> None:
