@@ -4,7 +4,8 @@
     judge      one question as asked, and its verdict      code_check runs the answer to a code question
     ability    Rasch with topics, by Bayes                 session    which question comes next: test, daily, exam
     progress   the learner's own file                      report     where the learner stands
-    export     Markdown, Anki                              terminal, widget   the two ways to sit a test
+    export     Markdown, Anki                              choosing   --topic, --level: which questions
+    terminal   the command, with sitting (a test) and paper (lines out and in)     widget   the same in a notebook
 
 `python3 course.py quiz` calls `main`. Importing this package imports nothing heavy.
 """

@@ -10,6 +10,7 @@ import csv
 import datetime
 import html
 import io
+import re
 from collections.abc import Iterable
 
 from coursekit.quiz.bank import Bank, Code, Open, Question
@@ -39,10 +40,10 @@ test_as_markdown.__test__ = False  # type: ignore[attr-defined]  # pytest: this 
 
 def question_as_markdown(item: Item) -> str:
     """What is asked."""
-    parts = [escaped(item.stem)]
+    parts = [_prose(item.stem)]
     if isinstance(item.question, Code):
-        parts.append(f"```python\n{item.question.code}\n```")
-    parts += ["\n".join(f"- {LETTERS[i]}) {escaped(text)}" for i, (text, _) in enumerate(item.options))]
+        parts.append(_fenced(item.question.code))
+    parts += ["\n".join(f"- {LETTERS[i]}) {_prose(text)}" for i, (text, _) in enumerate(item.options))]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -50,15 +51,15 @@ def answer_as_markdown(item: Item) -> str:
     """What is right, why, why the others are not, and where it stands."""
     question = item.question
     if isinstance(question, Code):
-        parts = [f"**Answer.**\n\n```python\n{question.answer}\n```"]
+        parts = [f"**Answer.**\n\n{_fenced(question.answer)}"]
     else:
-        parts = [f"**Answer.** {escaped(item.answer)}"]
+        parts = [f"**Answer.** {_prose(item.answer)}"]
     if isinstance(question, Open):
-        parts.append("\n".join(f"- [ ] {escaped(point)}" for point in question.rubric))
-    parts.append(escaped(item.explanation))
-    reasons = [f"- {LETTERS[i]}) {escaped(why)}" for i, (_, why) in enumerate(item.options) if why]
+        parts.append("\n".join(f"- [ ] {_prose(point)}" for point in question.rubric))
+    parts.append(_prose(item.explanation))
+    reasons = [f"- {LETTERS[i]}) {_prose(why)}" for i, (_, why) in enumerate(item.options) if why]
     parts += ["\n".join(reasons)] if reasons else []
-    parts.append(f"Shown by {escaped(where(question))}. Source: {escaped(question.source)}.")
+    parts.append(f"Shown by {escaped(where(question))}. Source: {_prose(question.source).rstrip('.')}.")
     return "\n\n".join(parts)
 
 
@@ -74,19 +75,31 @@ def folded(items: Iterable[Item]) -> str:
 def _what_was_said(one: Answered) -> list[str]:
     typed = one.typed.strip()
     if isinstance(one.item.question, Code) and typed:
-        said = f"**Your answer.**\n\n```python\n{typed}\n```"
+        said = f"**Your answer.**\n\n{_fenced(typed)}"
     else:
         quoted = "\n".join(f"> {escaped(line)}" for line in typed.splitlines()) or "> (none)"
         said = f"**Your answer.**\n\n{quoted}"
     mark = "right" if one.score == 1 else "not right" if one.score == 0 else f"{one.score:.0%}"
-    return [said, f"**{mark.capitalize()}.** {escaped(one.verdict.reply)}".strip()]
+    return [said, f"**{mark.capitalize()}.** {_prose(one.verdict.reply)}".strip()]
 
 
 def escaped(text: str) -> str:
     """As Markdown that shows these very characters, line by line."""
-    for mark in "\\`*_[]<>$#|~":
-        text = text.replace(mark, f"\\{mark}")
+    # An underscore inside a word is no mark, and a text full of backslashes is hard to read as it is.
+    text = re.sub(r"[\\`*\[\]<>$#|~&]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
     return text.replace("\n", "  \n")
+
+
+def _prose(text: str) -> str:
+    """A text of the bank as Markdown: `code` stays code, all else is shown as it is."""
+    pieces = re.split(r"(`[^`\n]+`)", text)
+    return "".join(piece if i % 2 else escaped(piece) for i, piece in enumerate(pieces))
+
+
+def _fenced(code: str) -> str:
+    """Code in a fence that is longer than any in it."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", code)), default=0))
+    return f"{fence}python\n{code}\n{fence}"
 
 
 def cards(bank: Bank) -> str:
@@ -95,6 +108,7 @@ def cards(bank: Bank) -> str:
         "#separator:tab",
         "#html:true",
         "#guid column:1",
+        "#notetype:Basic",
         "#deck:PagedAttention interview",
         "#tags column:4",
     ]
@@ -128,8 +142,14 @@ def _back(item: Item) -> str:
 
 
 def _html(text: str) -> str:
-    return html.escape(text).replace("\n", "<br>").replace("\t", " ")
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", _line(text))
+
+
+def _line(text: str) -> str:
+    """As HTML in one line without tabs; what Anki takes for formulas or sounds is written out."""
+    shown = html.escape(text).replace("\\", "&#92;").replace("[sound:", "&#91;sound:")
+    return shown.replace("\n", "<br>").replace("\t", "    ").replace("\r", "")
 
 
 def _pre(code: str) -> str:
-    return f'<pre style="text-align: left">{_html(code)}</pre>'
+    return f'<pre style="text-align: left">{_line(code)}</pre>'

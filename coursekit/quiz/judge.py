@@ -169,6 +169,7 @@ def read_number(typed: str, unit: str) -> tuple[float, bool]:
         .lstrip("$€≈~= ")
         .replace("\N{NO-BREAK SPACE}", " ")
         .replace("\N{NARROW NO-BREAK SPACE}", " ")
+        .replace("\N{MINUS SIGN}", "-")
     )
     found = re.fullmatch(r"([-+]?[\d][\d.,_' ]*(?:[eE][-+]?\d{1,3})?|[-+]?\.\d+)\s*([^\d]*)", text, re.ASCII)
     if not found:

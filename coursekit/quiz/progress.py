@@ -2,7 +2,9 @@
 
 The file is small JSON in the user's data folder (`PAGED_COURSE_PROGRESS` names another). It is replaced as a whole:
 written beside, forced to the disk, then renamed, so a crash at any moment leaves the old file or the new one. A file
-that cannot be understood is set aside under another name, said so, and never overwritten. `quiz --forget` deletes it.
+that cannot be understood is set aside under another name, said so, and never overwritten; one of a newer course is left
+alone. Each answer is added to what the file says by then, so a terminal and a notebook can be used at once. The order
+of the answers is that of the file, so a clock that is set back does no harm. `quiz --forget` deletes it.
 
 What must hold: no answer that was told as kept is lost; nothing in the file can make the trainer fail.
 """
@@ -10,10 +12,13 @@ What must hold: no answer that was told as kept is lost; nothing in the file can
 from __future__ import annotations
 
 import contextlib
+import glob
+import itertools
 import json
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -60,12 +65,19 @@ class Progress:
 
     def add(self, record: Record) -> None:
         """Keep one more answer, at once on the disk. A disk that refuses is told in `notice`, once."""
-        self.records.append(record)
-        del self.records[:-_KEEP]
+        self.records = [*self.records, record][-_KEEP:]
         if self.path is None:
             return
         try:
-            _replace(self.path, {"version": _VERSION, "answers": [asdict(one) for one in self.records]})
+            with _locked(self.path.parent):
+                by_now = load(self.path)
+                if by_now.path is None:
+                    raise OSError(by_now.notice)
+                if by_now.notice:  # it was set aside: what is known here begins the new one
+                    self.notice = by_now.notice
+                else:
+                    self.records = [*by_now.records, record][-_KEEP:]
+                _replace(self.path, {"version": _VERSION, "answers": [asdict(one) for one in self.records]})
         except OSError as error:
             self.notice = f"Your progress cannot be kept: {error}. The questions go on without it."
             self.path = None
@@ -88,27 +100,37 @@ def load(path: Path | None = None) -> Progress:
         return Progress(path)
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError):
-            return Progress(None, [], f"{path} cannot be read ({error}): nothing is remembered this time.")
+            return Progress(
+                None, [], f"{path} cannot be read ({error.strerror}): nothing is remembered this time."
+            )
         text = ""
     try:
         return Progress(path, _records(json.loads(text)))
+    except _Newer:
+        told = f"{path} was written by a newer version of the course; it is left as it is"
+        return Progress(None, [], f"{told}, and nothing is remembered this time.")
     except (ValueError, RecursionError):
         aside = _aside(path)
     try:
         path.rename(aside)
     except OSError as failed:
         return Progress(None, [], f"{path} is damaged and cannot be moved ({failed}): nothing is remembered.")
-    return Progress(path, [], f"The file with your progress is damaged. It now is {aside}; you begin afresh.")
+    return Progress(
+        path, [], f"The file with your progress is damaged. It now is {aside}; a new one is begun."
+    )
 
 
 def forget(path: Path | None = None) -> bool:
-    """Delete the file. Whether there was one."""
+    """Delete the file, and damaged ones that were set aside. Whether there was any."""
     path = path or default_path()
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return False
-    return True
+    files = [file for file in (path, *_set_aside(path)) if file.exists()]
+    for file in files:
+        file.unlink(missing_ok=True)
+    return bool(files)
+
+
+class _Newer(Exception):
+    """A file of a later version: not damage."""
 
 
 def _records(data: Any) -> list[Record]:
@@ -116,7 +138,10 @@ def _records(data: Any) -> list[Record]:
 
     Raises:
         ValueError: it is not what `add` writes.
+        _Newer: it is what a later version writes.
     """
+    if isinstance(data, dict) and type(data.get("version")) is int and data["version"] > _VERSION:
+        raise _Newer
     if (
         not isinstance(data, dict)
         or data.get("version") != _VERSION
@@ -143,9 +168,27 @@ def _records(data: Any) -> list[Record]:
     return records
 
 
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One writer at a time, where the system has locks for folders: all but Windows, where the moment is short."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):  # a network's disk may have none
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _replace(path: Path, data: Any) -> None:
     """Write beside, force to the disk, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -162,5 +205,10 @@ def _replace(path: Path, data: Any) -> None:
 def _aside(path: Path) -> Path:
     """A name that is not taken, for a file that cannot be understood."""
     stamp = time.strftime("%Y-%m-%d")
-    names = [path.with_name(f"{path.stem}.damaged-{stamp}{n}{path.suffix}") for n in ("", *range(2, 1000))]
-    return next((name for name in names if not name.exists()), names[0])
+    names = (path.with_name(f"{path.stem}.damaged-{stamp}-{n}{path.suffix}") for n in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
+def _set_aside(path: Path) -> list[Path]:
+    """The files that `_aside` has named."""
+    return list(path.parent.glob(f"{glob.escape(path.stem)}.damaged-*{glob.escape(path.suffix)}"))

@@ -28,8 +28,6 @@ class Topic:
     @property
     def line(self) -> str:
         """In words."""
-        if not self.estimate.answers:
-            return f"{self.title}: not asked yet"
         answers = f"{self.estimate.answers} answer{'s' if self.estimate.answers > 1 else ''}"
         level = f"level {self.estimate.level:.1f} ± {self.estimate.error:.1f}"
         return f"{self.title}: {level}, from {answers}" + (" (weak)" if self.weak else "")
@@ -55,7 +53,9 @@ def lines(bank: Bank, progress: Progress) -> list[str]:
     if not progress.records:
         return ["Nothing has been answered yet."]
     told = ["Where you stand (the level at which you solve every second question):"]
-    told += [f"  {topic.line}" for topic in topics]
+    told += [f"  {topic.line}" for topic in topics if topic.estimate.answers]
+    if unasked := [topic.title for topic in topics if not topic.estimate.answers]:
+        told.append(f"Not asked yet: {'; '.join(unasked)}.")
     weak = [topic for topic in topics if topic.weak]
     if weak:
         told.append(f"Weakest: {weak[0].title}. Practise it with --topic {weak[0].key}.")

@@ -6,8 +6,9 @@
 
 The adaptive test asks where an answer tells most: by Fisher's information at the estimated ability, times the square of
 the estimate's error, which is to first order what the answer takes off the uncertainty. So it goes to topics of
-which little is known and to levels where success is open. Two rules keep it a good test to sit: at most two of five
-questions have one level, and what was asked lately, or in this topic or kind a moment ago, counts less.
+which little is known and to levels where success is open. Three rules keep it a good test to sit: at most two of five
+questions have one level; a topic or a kind that this test has just had counts less; and so does a question that was
+asked before, whenever that was, but the less the longer ago, and what was answered wrongly comes back first.
 
 What must hold: no question comes twice in a test; the same seed, bank and answers give the same test; a test always
 goes on as long as there are questions.
@@ -29,7 +30,7 @@ from coursekit.quiz.progress import Progress, Record
 LENGTH = 5
 SAME_LEVEL = 2  # of five
 _AMONG = 3  # one of the best three is asked, so that two people do not get the same test
-_RECENT = 40  # answers
+_WRONG_RETURNS = 4  # times sooner than what was right
 
 
 @dataclass(frozen=True)
@@ -113,16 +114,19 @@ class Test:
         if not left:
             return None
         _, known = ability.estimate(self.progress.answers, self.topics)
-        seen = {record.question: record for record in self.progress.records[-_RECENT:]}
-        last = [one.item.question for one in self.answered[-2:]]
+        now = len(self.progress.records)
+        seen = {record.question: (now - i, record.score) for i, record in enumerate(self.progress.records)}
+        last = [one.item.question for one in self.answered[1 - LENGTH :]]
 
         def worth(question: Question) -> float:
             estimate = known[question.topic]
             guess = 1 / (1 + len(question.wrong)) if isinstance(question, Choice) else 0.0
             value = ability.information(estimate.ability, question.level, guess) * estimate.error**2
             if question.id in seen:
-                value *= 0.1 if seen[question.id].score == 1 else 0.4  # what was wrong comes back sooner
-            value *= 0.6 ** sum(question.topic == one.topic for one in last)
+                ago, score = seen[question.id]
+                sooner = 1 if score == 1 else _WRONG_RETURNS
+                value *= min(1, ago * sooner / (_WRONG_RETURNS * len(self.choices)))
+            value *= 0.6 ** sum(question.topic == one.topic for one in last[-2:])
             return value * 0.6 ** sum(question.kind == one.kind for one in last)
 
         best = sorted(left, key=worth, reverse=True)[:_AMONG]
@@ -143,9 +147,9 @@ def adaptive(bank: Bank, progress: Progress, choices: Iterable[Question], seed: 
 
 
 def daily(bank: Bank, progress: Progress, day: datetime.date) -> Test:
-    """The five questions of a day."""
+    """The five questions of a day. Those of a level take turns, so that none comes twice before all have come."""
     rng = random.Random(f"daily {day.isoformat()}")
-    chosen = [rng.choice(_of_level(bank, level)) for level in LEVELS if _of_level(bank, level)]
+    chosen = [_turn(questions, day) for level in LEVELS if (questions := _of_level(bank, level))]
     plan = [ask(question, rng.randrange(1 << 30)) for question in chosen]
     return Test("daily", len(plan), progress, rng, list(bank.topics), plan=plan)
 
@@ -175,6 +179,12 @@ def exam(
     chosen.sort(key=lambda one: one.level)
     plan = [ask(question, rng.randrange(1 << 30)) for question in chosen]
     return Test("exam", length, progress, rng, list(bank.topics), plan=plan)
+
+
+def _turn(questions: list[Question], day: datetime.date) -> Question:
+    """The one whose day it is, in an order that is drawn anew for each round."""
+    round_, place = divmod(day.toordinal(), len(questions))
+    return random.Random(f"round {round_}").sample(questions, len(questions))[place]
 
 
 def _of_level(bank: Bank, level: int) -> list[Question]:

@@ -13,6 +13,7 @@ What must hold: whatever is typed, nothing raises; what the page stores does not
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 from typing import Any
@@ -22,10 +23,10 @@ from IPython.display import display
 
 from coursekit.quiz import export, report
 from coursekit.quiz.bank import LEVELS, Bank, Choice, Code, Number, Open, load_bank
+from coursekit.quiz.choosing import Refused, choose
 from coursekit.quiz.judge import LETTERS, Item, Unclear, Verdict
 from coursekit.quiz.progress import Progress, load
 from coursekit.quiz.session import Test, adaptive, exam
-from coursekit.quiz.terminal import Refused, choose
 from coursekit.show import display_widget
 
 _STYLE = """<style>
@@ -38,6 +39,7 @@ _STYLE = """<style>
 .quiz-trainer pre { line-height: 1.4; margin: 0; }
 </style>"""
 _ALL = "everything"
+_LETTERS_ARRIVE = 0.25  # seconds
 
 
 def trainer(
@@ -77,6 +79,7 @@ class Trainer:
         self.bank, self.progress, self.seed = bank, progress, seed
         self.test: Test | None = None
         self.item: Item | None = None
+        self.waits = False  # for letters that the page still sends
         self.pending: tuple[str, Verdict] | None = None  # an answer whose points are still to be ticked
         topics = [("everything", _ALL)] + [(f"chapter {one}", str(one)) for one in bank.chapters()]
         topics += [(title, key) for key, title in bank.topics.items()]
@@ -105,7 +108,7 @@ class Trainer:
         )
         self.box.add_class("quiz-trainer")
         self.begin()
-        self.button.on_click(lambda _: self.go_on())
+        self.button.on_click(lambda _: self.go_on_soon())
         self.unknown.on_click(lambda _: self.give_up())
         self.topic.observe(lambda _: self.begin(), names="value")
         self.level.observe(lambda _: self.begin(), names="value")
@@ -138,8 +141,20 @@ class Trainer:
         label = "Show a strong answer" if isinstance(question, Open) else "Answer"
         self._show(heading, self.item.stem, area, label, "", can_give_up=True)
 
+    def go_on_soon(self) -> None:
+        """Go on once what was typed is here: the page sends letters one by one, and Enter overtakes them."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # not in a kernel
+            self.go_on()
+            return
+        if not self.waits:
+            self.waits = True
+            loop.call_later(_LETTERS_ARRIVE, self.go_on)
+
     def go_on(self) -> None:
         """The button was pressed, or Enter in a line."""
+        self.waits = False
         if self.test is None or self.item is None:
             self.begin()
             self._lead()
@@ -233,7 +248,7 @@ class Trainer:
     def _field(self, item: Item) -> Any:
         """The control that takes the answer."""
         question = item.question
-        wide = widgets.Layout(width="100%")
+        wide = widgets.Layout(width="auto")  # all there is, less the margins
         if isinstance(question, Code):
             wide.height = f"{1.45 * (len(question.code.splitlines()) + 2):.0f}em"
             return widgets.Textarea(value=question.code, layout=wide)
@@ -244,7 +259,7 @@ class Trainer:
         if isinstance(question, Choice):
             hint = f"or type: {LETTERS[0]} to {LETTERS[len(item.options) - 1]}"
         line = widgets.Text(placeholder=hint, layout=widgets.Layout(width="20em"))
-        line.on_msg(lambda _, content, __: self.go_on() if content.get("event") == "submit" else None)
+        line.on_msg(lambda _, content, __: self.go_on_soon() if content.get("event") == "submit" else None)
         return line
 
     def _options(self, item: Item, line: Any) -> Any:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import datetime
 import json
 import os
 import random
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from coursekit import ROOT
 from coursekit.quiz import ability, export, progress, report, session
 from coursekit.quiz.ability import Answer, estimate
-from coursekit.quiz.bank import Choice, Code, Number, load_bank
+from coursekit.quiz.bank import LEVELS, Bank, Choice, Code, Number, Open, load_bank
 from coursekit.quiz.code_check import run_check
 from coursekit.quiz.judge import Item, Unclear, Verdict, ask, judge, read_number
 from coursekit.quiz.progress import Progress, Record
@@ -154,6 +158,27 @@ def test_what_was_asked_lately_comes_later_and_what_was_wrong_sooner() -> None:
     assert sum(asked[question.id] for question in some[:4]) <= 4
 
 
+def test_evening_after_evening_it_asks_what_was_not_asked_yet_of_all_kinds() -> None:
+    memory, rng = Progress(), random.Random(1)
+    kinds: Counter[str] = Counter()
+    for evening in range(12):
+        test = session.adaptive(BANK, memory, BANK, evening)
+        sit(test, 0.3, rng)
+        kinds.update(one.item.question.kind for one in test.answered)
+    asked = [record.question for record in memory.records]
+    assert len(set(asked)) == len(asked) == 60
+    assert min(kinds[kind] for kind in ("choice", "number", "short", "code", "open")) >= 4, kinds
+
+
+def test_what_was_wrong_comes_back_before_what_was_right() -> None:
+    some = [question for question in BANK if question.level == 3 and isinstance(question, Choice)][:6]
+    memory = Progress()
+    for i, question in enumerate(some):
+        memory.add(Record("", question.id, "a topic of its own", 3, float(i >= 3), 0.25, "test"))
+    first = session.adaptive(BANK, memory, some, 0).next()
+    assert first is not None and first.question in some[:3]
+
+
 def test_few_questions_make_a_short_test() -> None:
     test = session.adaptive(BANK, Progress(), list(BANK)[:2], 0)
     assert sit(test, 0, random.Random(0)) == 2
@@ -169,6 +194,11 @@ def test_the_daily_challenge_is_fixed_by_the_date() -> None:
     days = [of(DAY + datetime.timedelta(days=n), Progress()) for n in range(30)]
     assert len({str(day) for day in days}) == 30
     assert of(datetime.date(2031, 5, 17), Progress()) == days[0]
+    for level in LEVELS:
+        size = sum(question.level == level for question in BANK)
+        begin = -(-DAY.toordinal() // size) * size
+        a_round = [session.daily(BANK, Progress(), datetime.date.fromordinal(begin + n)) for n in range(size)]
+        assert len({test.plan[level - 1].question.id for test in a_round}) == size, "each has its turn"
 
 
 def test_an_exam_spreads_over_topics_and_levels() -> None:
@@ -207,6 +237,7 @@ def test_an_answer_that_cannot_be_read_is_not_counted() -> None:
         ("89.6 %", "%", 89.6),
         ("320 KiB", "B", 327_680), ("0.4349 TB", "GB", 434.9), ("2.5e3", "B", 2500), ("-3", "slots", -3),
         (".5", "", 0.5),
+        ("\N{MINUS SIGN}3", "", -3), ("1e3", "tokens", 1000), ("42 %", "%", 42), ("5 MiB", "MB", 5.24288),
         ("1,234,567.5", "B", 1234567.5), ("$6.67", "$", 6.67), ("≈ 54", "blocks", 54), ("5 MB", "mb", 5),
         ("12 ms", "s", 0.012), ("1\N{NARROW NO-BREAK SPACE}000 B", "B", 1000),
     ],
@@ -281,7 +312,7 @@ def test_the_environment_names_another_file(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", "\x00\xff", '{"version": 2, "answers": []}', '{"version": 1, "answers": [1]}',
+    ["", "{", "[]", "null", "\x00\xff", '{"version": 0, "answers": []}', '{"version": 1, "answers": [1]}',
      "[" * 100_000,
      '{"version": 1, "answers": [{"when": "x"}]}'],
 )  # fmt: skip
@@ -309,6 +340,59 @@ def test_an_impossible_answer_is_damage(change: dict[str, object], tmp_path: Pat
     data["answers"][0].update(change)
     path.write_text(json.dumps(data))
     assert "damaged" in progress.load(path).notice
+
+
+def test_a_file_of_a_newer_course_is_left_alone_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    text = '{"version": 2, "what": "only a later version knows"}'
+    path.write_text(text)
+    memory = progress.load(path)
+    assert "newer version" in memory.notice and "damaged" not in memory.notice
+    memory.add(RECORD)
+    assert path.read_text() == text and [file.name for file in tmp_path.iterdir()] == ["p.json"]
+
+
+def test_a_terminal_and_a_notebook_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    first, second = progress.load(path), progress.load(path)
+    for memory in (first, second, first, second):
+        memory.add(RECORD)
+    assert len(progress.load(path).records) == len(second.records) == 4
+    progress.forget(path)
+    first.add(RECORD)
+    assert progress.load(path).records == first.records == [RECORD], "what was forgotten does not come back"
+    path.write_text("{")
+    first.add(RECORD)
+    assert progress.load(path).records == [RECORD] * 2 and "damaged" in first.notice
+
+
+def test_many_writers_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    code = (
+        "import sys; from pathlib import Path; from coursekit.quiz.progress import Record, load\n"
+        f"memory = load(Path({str(path)!r}))\n"
+        f"for _ in range(20): memory.add({RECORD!r})"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) for _ in range(3)]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    kept = len(progress.load(path).records)
+    assert kept == 60 if os.name == "posix" else kept >= 20
+
+
+def test_a_notice_that_was_not_told_yet_is_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text("{")
+    memory = progress.load(path)
+    memory.add(RECORD)
+    assert "damaged" in memory.notice
+
+
+def test_forgetting_also_deletes_what_was_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text("{")
+    progress.load(path).add(RECORD)
+    (tmp_path / "other.json").write_text("not ours")
+    assert progress.forget(path) and [file.name for file in tmp_path.iterdir()] == ["other.json"]
 
 
 def test_a_crash_while_writing_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +434,7 @@ def test_weak_topics_come_first_and_are_named() -> None:
     assert weak[0].key == "pool" and "sizing" not in {topic.key for topic in weak}
     told = "\n".join(report.lines(BANK, memory))
     assert "Block pool and admission: level" in told and "(weak)" in told and "--topic pool" in told
-    assert "not asked yet" in told
+    assert told.count("Not asked yet: ") == 1 and "; Prefix caching; " in told, "one line for all of them"
 
 
 def finished() -> tuple[Test, list[Item]]:
@@ -370,10 +454,39 @@ def test_a_finished_test_as_markdown() -> None:
     assert text.count("## ") == 5 and text.count("**Your answer.**") == 5
     assert r"my \*answer\* \| \`x\`" in text and r"Not \<all\> of it." in text
     for item in items:
-        assert export.escaped(item.explanation) in text and export.escaped(item.question.source) in text
+        for said in (item.stem, item.explanation, item.question.source.rstrip(".")):
+            assert said.replace("\n", " ") in plain(text), "read as Markdown, it says what the bank says"
     assert text.count("```python") == 3 and text.count("```") == 6, (
         "code, the answer given, and the right one"
     )
+
+
+def plain(text: str) -> str:
+    """Markdown with its escapes and line breaks undone."""
+    return re.sub(r"\\([^\w\s])", r"\1", text.replace("  \n", " ").replace("\n", " "))
+
+
+def test_markdown_keeps_code_as_code_and_names_readable() -> None:
+    question = dataclasses.replace(
+        next(question for question in BANK if isinstance(question, Open)),
+        stem="What does `a*b[0]` do with block_size, *really*, & <b>why</b>?",
+    )
+    text = export.question_as_markdown(ask(question, 0))
+    assert text == r"What does `a*b[0]` do with block_size, \*really\*, \& \<b\>why\</b\>?"
+    code = next(question for question in BANK if isinstance(question, Code))
+    test = Test("test", 1, Progress(), random.Random(0), list(BANK.topics), plan=[ask(code, 0)])
+    test.keep(test.plan[0], "x = 1\n```\n# out of the fence?", Verdict(0.0, "No."))
+    assert "````python\nx = 1\n```\n# out of the fence?\n````" in export.test_as_markdown(BANK, test, DAY)
+
+
+def test_cards_hold_nothing_that_anki_takes_for_its_own() -> None:
+    question = dataclasses.replace(
+        next(question for question in BANK if isinstance(question, Open)),
+        stem="`a < b` and \\(x\\), [sound:x.mp3],\ta tab\r\nand a line",
+    )
+    [line] = export.cards(Bank({question.id: question}, BANK.topics)).splitlines()[7:]
+    [(_, front, _, _)] = csv.reader([line], delimiter="\t")
+    assert front.startswith("<code>a &lt; b</code> and &#92;(x&#92;), &#91;sound:x.mp3],    a tab<br>and")
 
 
 def test_the_folded_text_shows_questions_and_hides_answers() -> None:
@@ -389,7 +502,9 @@ def test_cards_are_lines_that_anki_reads(tmp_path: Path) -> None:
     path.write_text(export.cards(BANK), encoding="utf-8")
     lines = path.read_text(encoding="utf-8").splitlines()
     head = [line for line in lines if line.startswith("#")]
-    assert {"#separator:tab", "#html:true", "#guid column:1", "#tags column:4"} <= set(head)
+    assert {"#notetype:Basic", "#separator:tab", "#html:true", "#guid column:1", "#tags column:4"} <= set(
+        head
+    )
     assert lines[: len(head)] == head, "the header comes first"
     rows = list(csv.reader(lines[len(head) :], delimiter="\t"))
     assert len(rows) == len(BANK) == len({row[0] for row in rows})

@@ -279,6 +279,8 @@ def test_an_exam_tells_at_the_end() -> None:
     before, _, after = done.stdout.partition("20 of 20 · ")
     assert "The answer is" not in before and "See notebooks/" not in before
     assert after.count("See notebooks/") == 20 and "0 of 20 points." in after
+    done = piped("--exam", "1", "--topic", "1", "--level", "1", answers="b\nhm\n0 B\ny\n" + "?\n" * 6)
+    assert "Your answer: " in done.stdout.partition("Question 1")[2], "said again, with the question"
 
 
 def test_the_same_seed_and_the_same_day_give_the_same_questions(own_progress: Path) -> None:
@@ -320,6 +322,13 @@ def test_topic_and_level_choose(own_progress: Path) -> None:
         (["--ask", "2-one-tabel"], "there is no question '2-one-tabel'. Did you mean 2-one-table?"),
         (["--export", "no/such/folder/x.md"], "no/such/folder/x.md cannot be written: No such file"),
         (["--cards", "no/such/folder/x.txt"], "cannot be written"),
+        (["--level", "1" * 5000], "a level is 1, 2, 3, 4 or 5"),
+        (["--level", "2-"], "--level 2-: a level is"),
+        (["--ask", ""], "there is no question ''"),
+        (["--ask", "2-one-table", "--seed", "1"], "--ask chooses the questions itself"),
+        (["--cards", "x.txt", "--topic", "2"], "--cards asks no questions: leave out --topic"),
+        (["--progress", "--export", "x.md"], "--progress asks no questions"),
+        (["--export", "x\0.md"], "cannot be written"),
         (["--tpic", "2"], "unrecognized arguments"),
         (["table"], "unrecognized arguments: table"),
     ],
@@ -355,10 +364,88 @@ def test_a_damaged_file_is_said_and_the_test_goes_on(own_progress: Path) -> None
     assert len(progress.load(own_progress).records) == 1
 
 
-def test_a_stopped_test_leaves_no_empty_export(tmp_path: Path) -> None:
+def test_a_stopped_test_leaves_no_empty_export_and_no_file_is_lost(tmp_path: Path) -> None:
     target = tmp_path / "x.md"
     piped("--export", str(target), answers="")
     assert not target.exists()
+    target.write_text("mine")
+    piped("--export", str(target), answers="")
+    assert target.read_text() == "mine"
+    piped("--export", str(target), answers="?\n")
+    assert target.read_text(encoding="utf-8").startswith("# Interview test")
+
+
+def test_odd_answers_are_asked_for_again() -> None:
+    long = "1" * 5000
+    done = piped("--ask", "2-code-slot", answers=f"{long}\n²\n4\n\n0\n4\n?\n")
+    assert done.returncode == 0 and done.stderr == "" and "Nothing was typed" in done.stdout
+    assert done.stdout.count("The number of a line, from 1 to 6.") == 3
+    done = piped("--ask", "1-bytes-per-token", answers=f"{long}\n🙂\n42 %\n?\n")
+    assert done.returncode == 0 and done.stderr == ""
+    for said in ("That number is too large.", "A number, please, in B.", "In B, please, not in %."):
+        assert said in done.stdout
+    done = piped("--ask", "2-open-block-size", answers="\n?\n" + "y\n" * 5)
+    assert "Please type y for yes or n for no." in done.stdout and "5 of 5 points." in done.stdout
+
+
+def test_bytes_that_are_no_text_can_be_answered_and_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:surrogateescape")
+    target = tmp_path / "x.md"
+    done = subprocess.run(
+        [*COMMAND, "--ask", "2-when-dry", "--export", str(target)],
+        input=b"over \xff\ny\n", capture_output=True, timeout=60, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == b""
+    assert r"over \\udcff" in target.read_text(encoding="utf-8")
+
+
+@POSIX
+def test_an_output_that_is_closed_ends_it_without_a_traceback(own_progress: Path, tmp_path: Path) -> None:
+    target = tmp_path / "x.md"
+    process = subprocess.Popen(
+        [*COMMAND, "--export", str(target)], stdin=-1, stdout=-1, stderr=-1, text=True, cwd=ROOT
+    )
+    assert process.stdin and process.stdout and process.stderr
+    process.stdin.write("?\n")
+    process.stdin.flush()
+    while not process.stdout.readline().startswith("2 of 5"):
+        pass
+    process.stdout.close()
+    process.stdin.write("?\n")
+    process.stdin.close()
+    assert process.stderr.read() == "" and process.wait(60) == 1
+    process.stderr.close()
+    assert (
+        len(progress.load(own_progress).records) >= 1 and target.read_text(encoding="utf-8").count("## ") >= 1
+    )
+    for closed in ("<&-", ">&-"):
+        shell = f'"$0" -m coursekit quiz --ask 2-one-table {closed}'
+        done = subprocess.run(
+            ["sh", "-c", shell, sys.executable], capture_output=True, text=True, cwd=ROOT, input=""
+        )
+        assert done.returncode == 2 and done.stderr.startswith("quiz: it needs a standard input")
+
+
+@POSIX
+def test_ctrl_d_and_no_place_to_keep_answers(
+    terminal: list[Terminal], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "file" / "p.json"))
+    monkeypatch.setenv("TERM", "dumb")
+    terminal.append(Terminal("--seed", "3"))
+    [screen] = terminal
+    screen.wait_for(r"nothing\s+is\s+remembered\s+this\s+time")
+    screen.wait_for(r"1 of 5 · ")
+    screen.wait_for(r"> ")
+    screen.type("?")
+    screen.wait_for(r"2 of 5 · ")
+    screen.wait_for(r"> ")
+    os.write(screen.file, b"\x04")
+    screen.wait_for(r"Stopped after 1 of 5 questions\.\n")
+    assert screen.end() == 1 and "Traceback" not in screen.text and "\x1b[1" not in screen.text
 
 
 def test_narrow_terminals_and_poor_encodings(monkeypatch: pytest.MonkeyPatch) -> None:

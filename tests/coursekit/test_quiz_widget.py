@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from IPython.utils.capture import capture_output
 
 from coursekit.quiz import progress
 from coursekit.quiz.bank import Bank, Choice, Code, Number, Open, Question, Short, load_bank
+from coursekit.quiz.choosing import Refused
 from coursekit.quiz.progress import Progress
-from coursekit.quiz.terminal import Refused
 from coursekit.quiz.widget import Trainer, trainer
 
 BANK = load_bank()
@@ -76,6 +77,22 @@ def test_enter_sends_a_line_and_what_cannot_be_read_is_not_counted() -> None:
     view.field._handle_custom_msg({"event": "submit"}, [])
     assert scores(view) == [1]
     assert "See notebooks/" in view.reply.value
+
+
+def test_enter_waits_for_letters_that_it_has_overtaken() -> None:
+    view = one(Number)
+    assert view.item is not None and view.item.numbers is not None
+    right = repr(view.item.numbers.answer)
+
+    async def typed_fast() -> None:
+        view.field.value = right[:-1] or "0"
+        for _ in range(2):  # Enter twice is still one answer
+            view.field._handle_custom_msg({"event": "submit"}, [])
+        view.field.value = right
+        await asyncio.sleep(0.6)
+
+    asyncio.run(typed_fast())
+    assert scores(view) == [1] and view.button.description == "Result"
 
 
 def test_a_short_answer_in_other_words_can_be_claimed() -> None:
@@ -144,7 +161,7 @@ def test_topic_and_level_can_be_changed() -> None:
     assert view.item is not None
     for wrong in ({"topic": "tables"}, {"level": 9}):
         with pytest.raises(Refused):
-            Trainer(BANK, Progress(), **wrong)  # type: ignore[arg-type]
+            Trainer(BANK, Progress(), **wrong)
 
 
 def test_texts_are_shown_as_they_are() -> None:
