@@ -171,9 +171,10 @@ def roofline(
         axes.annotate(text, (ridge, peak / scale * 1.5), **place)
     said = []
     markers = zip(points.items(), "osD^vP", (BLUE, GREEN, ORANGE, VERMILION, BLUE, GREEN), strict=False)
-    for (name, (intensity, share)), marker, colour in markers:
+    for i, ((name, (intensity, share)), marker, colour) in enumerate(markers):
         roof = min(peak, intensity * bandwidth)
-        axes.plot(intensity, roof * (share or 1) / scale, marker, color=colour, markersize=9, markeredgecolor=INK,
+        size = max(6, 13 - 3 * i)  # smaller and smaller: where two points meet, both are seen
+        axes.plot(intensity, roof * (share or 1) / scale, marker, color=colour, markersize=size, markeredgecolor=INK,
                   label=name if share is None else f"{name}: {share:.0%} of its roof")  # fmt: skip
         waits = "memory" if intensity < ridge else "arithmetic"
         reached = "" if share is None else f", of which it reaches {share:.0%}"

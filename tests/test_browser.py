@@ -29,6 +29,8 @@ pytestmark = pytest.mark.slow
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 LESSONS = [path.name for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+# A minute each on a real model, and no kind of view that the others have not: only with --full.
+LONG = ("04_sharing.ipynb", "07_batched_decode.ipynb")
 HAS_SLIDER = re.compile(r"step_slider\(|\.explore\(|=range\(")  # a view with one, as lessons write it
 RUN_SECONDS = 900  # a lesson takes a minute; a loaded machine is given time
 NOT_COPIED = (".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", ".ipynb_checkpoints")
@@ -159,7 +161,11 @@ def move_first_slider(page: Any) -> None:
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_a_lesson_runs_in_the_browser(lesson: str, server: tuple[str, str], copy: Path, browser: Any) -> None:
+def test_a_lesson_runs_in_the_browser(
+    lesson: str, server: tuple[str, str], copy: Path, browser: Any, full: bool
+) -> None:
+    if lesson in LONG and not full:
+        pytest.skip("takes a minute and shows no kind of view that others do not: run with --full")
     address, token = server
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     errors: list[str] = []
