@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,12 @@ from coursekit.numpy_triton import OutOfBounds
 tl: Any = numpy_triton.tl  # the language of the kernels below; a test puts Triton's in its place
 triton: Any = numpy_triton.triton
 needs_triton = pytest.mark.skipif(not kernel_lab.HAS_TRITON, reason="Triton has no package for this system")
+
+
+def test_only_systems_without_a_package_do_without_triton() -> None:
+    """Else a broken installation would skip the tests of real kernels, and give learners the stand-in, unnoticed."""
+    packaged = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
+    assert packaged == kernel_lab.HAS_TRITON
 
 
 class Kernels:
