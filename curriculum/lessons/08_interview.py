@@ -279,8 +279,8 @@ draw_tables(take_snapshot(small, users), "Three tables, one prompt").show()
 # where the answer tells most. Every wrong option says why it is wrong, and every question names the cell that shows
 # it.
 #
-# Keyboard: Tab and arrows choose, Enter presses. Nothing leaves your machine; `python3 course.py quiz --forget`
-# deletes it. Without a kernel, read the questions below it.
+# Keyboard: type an option's letter, or the answer, and press Enter; Tab goes from control to control. What you answered
+# stays on your machine, and `python3 course.py quiz --forget` deletes it. Without a kernel, read the questions below.
 
 # %%
 from coursekit.quiz.widget import trainer
