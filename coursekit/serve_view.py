@@ -105,7 +105,7 @@ def step_bars(profiles: Sequence[Mapping[str, Any]]) -> Picture:
         raise ValueError("step_bars: there is no profile to draw")
     fig, axes = figure(width=9, height=1.5 + 0.5 * len(profiles))
     draw_steps(axes, profiles)
-    lead = max(profiles[0]["parts"], key=profiles[0]["parts"].get)
+    lead = max(profiles[-1]["parts"], key=profiles[-1]["parts"].get)
     return Picture(
         fig,
         alt=" ".join(_said(profile) for profile in profiles),
@@ -131,10 +131,10 @@ def draw_steps(axes: Axes, profiles: Sequence[Mapping[str, Any]]) -> None:
         axes.plot(
             [profile["limit"]] * 2, [y - 0.42, y + 0.42], color=INK, linewidth=1.8, linestyle=(0, (3, 1.5))
         )
-    axes.set_yticks(range(len(profiles)), [f"{p['dtype']}, {p['num_seqs']} seqs" for p in profiles])
+    axes.set_yticks(range(len(profiles)), [f"{p['dtype']}, {p['how']}" for p in profiles])
     axes.set_ylim(len(profiles) - 0.45, -0.55)
     axes.set_xlim(0, 1.09 * widest)
-    axes.set_xlabel("milliseconds of a decode step")
+    axes.set_xlabel(f"milliseconds of a decode step of {profiles[0]['num_seqs']} sequences")
     handles = [Patch(facecolor=c, hatch=h, edgecolor="white", label=part) for part, (c, h) in PARTS.items()]
     [limit] = axes.plot(
         [], [], color=INK, linewidth=1.8, linestyle=(0, (3, 1.5)), label="products alone: the limit"
@@ -148,10 +148,9 @@ def about(result: Mapping[str, Any]) -> str:
     how = f"{rounds} rounds, medians" if rounds > 1 else "1 round"
     if result.get("quick"):
         how += " of the quick sample"
-    packed = "packed weights" if result.get("packed_weights") else "plain weights"
     return (
         f"{result['device']}, {result['threads']} threads; torch {result['torch']}, transformers "
-        f"{result['transformers']}; {result['model']}; {how}; ours with {packed}"
+        f"{result['transformers']}; {result['model']}; {how}; ours with {result['ours']}"
     )
 
 
@@ -161,8 +160,8 @@ def _said(profile: Mapping[str, Any]) -> str:
         f"{part} {profile['parts'][part] / whole:.0%}" for part in PARTS if part in profile["parts"]
     )
     return (
-        f"A decode step of {profile['num_seqs']} sequences in {profile['dtype']} takes {whole:.0f} ms: {parts}; the "
-        f"products alone take {profile['limit']:.0f} ms."
+        f"A decode step of {profile['num_seqs']} sequences in {profile['dtype']} with {profile['how']} takes "
+        f"{whole:.0f} ms: {parts}; the products alone take {profile['limit']:.0f} ms."
     )
 
 

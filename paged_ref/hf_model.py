@@ -30,6 +30,7 @@ from transformers import (
 
 from . import attention
 from .batch import StepBatch
+from .fused_layers import fuse, unfuse
 from .kv_cache import KVCache
 from .packed_weights import pack, unpack
 from .sizing import ModelShape
@@ -132,7 +133,12 @@ class PagedModel:
 
     @classmethod
     def load(
-        cls, model: str | Path, dtype: str = "auto", device: str = "auto", pack_weights: bool = True
+        cls,
+        model: str | Path,
+        dtype: str = "auto",
+        device: str = "auto",
+        pack_weights: bool = True,
+        fuse_layers: bool = True,
     ) -> PagedModel:
         """Load a model and its tokenizer.
 
@@ -142,6 +148,8 @@ class PagedModel:
                 bfloat16 instructions; float32 on other CPUs.
             device: a torch device, or "auto": the first CUDA GPU, else the CPU.
             pack_weights: lay the weights out for the CPU's matrix products (`packed_weights`); `restore` undoes it.
+            fuse_layers: with packed weights, run Llama's layers with fewer calls (`fused_layers`), past the modules
+                inside them, so that hooks set there later are not called; `restore` undoes it.
 
         Raises:
             ValueError: an unknown model, dtype or device, or a device that is not there.
@@ -156,6 +164,8 @@ class PagedModel:
             tokenizer = AutoTokenizer.from_pretrained(source, **which)
         except (OSError, ValueError):
             tokenizer = None  # a model without a tokenizer takes and gives token ids
+        if pack_weights and fuse_layers:
+            fuse(loaded)
         if pack_weights:
             pack(loaded)
         return cls(loaded, tokenizer)
@@ -172,7 +182,8 @@ class PagedModel:
         return self._forward(batch, cache, backend)[0]
 
     def restore(self) -> PreTrainedModel:
-        """Give the model its own attention and its plain weights back, and return it."""
+        """Give the model its own attention, layers and plain weights back, and return it."""
+        unfuse(self.model)
         unpack(self.model)
         self.model.set_attn_implementation(self._dense)
         return self.model

@@ -13,10 +13,50 @@ weights, bit by bit. (torch.compile does the same with frozen weights; this need
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 from torch import nn
+
+
+class PackedProduct:
+    """The product of rows with the weights of one or several linear layers, side by side.
+
+    weight: [out_features of all together, in_features], float32 or bfloat16, in oneDNN's layout.
+    bias: [out_features of all together], or None.
+    """
+
+    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+        weight = torch.cat([linear.weight.detach() for linear in linears])
+        self.weight: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
+        self.bias = torch.cat(biases) if biases else None
+
+    def __call__(self, rows: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
+        """rows [..., in_features] times the weights, plus `add` [..., out_features] if given: [..., out_features]."""
+        if not rows.numel():
+            return rows.new_empty((*rows.shape[:-1], self.weight.shape[0]))
+        operator = torch.ops.mkldnn._linear_pointwise
+        product: torch.Tensor
+        if add is None:
+            product = operator(rows, self.weight, self.bias, "none", [], "")
+        else:
+            product = operator.binary(rows, add, self.weight, self.bias, "add")
+        return product
+
+
+class _Part:
+    """What a packed linear layer's `forward` is: its columns of the product that it is part of."""
+
+    def __init__(self, product: PackedProduct, first: int, last: int) -> None:
+        self.product, self.first, self.last = product, first, last
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        whole = self.product(rows)
+        return whole if whole.shape[-1] == self.last - self.first else whole[..., self.first : self.last]
+
+    def plain_weight(self) -> torch.Tensor:
+        return self.product.weight.to_dense()[self.first : self.last].clone()
 
 
 def pack(model: nn.Module) -> int:
@@ -28,37 +68,52 @@ def pack(model: nn.Module) -> int:
     used = [id(p) for module in model.modules() for p in module.parameters(recurse=False)]
     packed = 0
     for linear in model.modules():
-        if type(linear) is nn.Linear and _can_pack(linear.weight):
-            weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
-            linear.forward = partial(_product, weight, linear.bias)  # type: ignore[method-assign]
-            if used.count(id(linear.weight)) == 1:
-                linear.weight = nn.Parameter(weight, requires_grad=False)
+        if can_pack(linear):
+            pack_together([linear], keep=used.count(id(linear.weight)) > 1)  # type: ignore[list-item]
             packed += 1
     return packed
+
+
+def pack_together(linears: Sequence[nn.Linear], keep: bool = False) -> PackedProduct:
+    """Pack linear layers that read the same rows as one product. Each `can_pack`; all have a bias or none.
+
+    keep: leave the plain weights where they are, too.
+    """
+    product = PackedProduct(linears)
+    shared, first = nn.Parameter(product.weight, requires_grad=False), 0
+    for linear in linears:
+        linear.forward = _Part(product, first, first + linear.out_features)  # type: ignore[method-assign, assignment]
+        first += linear.out_features
+        if not keep:
+            linear.weight = shared
+    return product
 
 
 def unpack(model: nn.Module) -> None:
     """Give a model's linear layers their plain weights back. Harmless for layers that were not packed."""
     for linear in model.modules():
-        if type(linear) is nn.Linear:
-            vars(linear).pop("forward", None)
+        part = packed_part(linear)
+        if isinstance(linear, nn.Linear) and part is not None:
+            del linear.forward
             if linear.weight.is_mkldnn:
-                linear.weight = nn.Parameter(linear.weight.to_dense(), requires_grad=False)
+                linear.weight = nn.Parameter(part.plain_weight(), requires_grad=False)
 
 
-def _can_pack(weight: torch.Tensor) -> bool:
+def packed_part(module: nn.Module) -> _Part | None:
+    """The part of a packed product that a module computes, None if it is not packed."""
+    part = vars(module).get("forward")
+    return part if isinstance(part, _Part) else None
+
+
+def can_pack(module: nn.Module) -> bool:
+    """Whether this is a linear layer in plain form that oneDNN has a packed form for."""
+    if type(module) is not nn.Linear or packed_part(module) is not None:
+        return False
+    weight = module.weight
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return weight.dtype == torch.float32 and not weight.is_mkldnn
-
-
-def _product(weight: torch.Tensor, bias: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor:
-    """rows [..., in_features] times a packed weight: [..., out_features]."""
-    if not rows.numel():
-        return rows.new_empty((*rows.shape[:-1], weight.shape[0]))
-    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
-    return product
+    return weight.dtype == torch.float32

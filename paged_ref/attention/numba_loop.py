@@ -30,7 +30,7 @@ from numba.extending import overload
 
 # Sums may be reordered and fused, which vectorises them. Infinities and NaN keep their meaning: -inf starts
 # the maximum.
-_OPTIONS: Any = {
+COMPILE: Any = {
     "cache": True,
     "nogil": True,
     "error_model": "numpy",
@@ -39,9 +39,9 @@ _OPTIONS: Any = {
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 
 
-@njit(**_OPTIONS)
-def _exp(x):
-    """exp(x) for x <= 0: a polynomial for the fraction of x * log2(e), and the rest as the exponent's bits.
+@njit(**COMPILE)
+def exp_of_negative(x):  # noqa: ANN201
+    """e ** x for x <= 0: a polynomial for the fraction of x * log2(e), and the rest as the exponent's bits.
 
     The library's exp takes one number at a time; this, in a loop, is vectorised.
     Its relative error stays below 2e-7 + 8e-8 * |x|.
@@ -60,7 +60,7 @@ def _exp(x):
     return np.float32(0) if x < np.float32(-87) else power * np.int32(exponent << 23).view(np.float32)
 
 
-@njit(**_OPTIONS)
+@njit(**COMPILE)
 def _widen(source, address, stride, rows, size, kind, tile, bits):
     """Half-precision rows to float32, one after the other in `tile`; `bits` is `tile` seen as uint32.
 
@@ -111,7 +111,7 @@ def _tile_compiled(source, address, stride, rows, size, kind, tile, bits):
     return widened
 
 
-@njit(**_OPTIONS)
+@njit(**COMPILE)
 def _dot_products(query, keys, address, stride, rows, scale, scores):
     """scores[:rows] = scale * (query . key), four keys at a time, so that the query is read once for four."""
     size = query.size
@@ -140,7 +140,7 @@ def _dot_products(query, keys, address, stride, rows, scale, scores):
         i += 1
 
 
-@njit(**_OPTIONS)
+@njit(**COMPILE)
 def _add_weighted(acc, rescale, values, address, stride, rows, weights):
     """acc = rescale * acc + the sum of weights[i] * value i, four values at a time: acc is stored less often."""
     size = acc.size
@@ -166,7 +166,7 @@ def _add_weighted(acc, rescale, values, address, stride, rows, weights):
         i += 1
 
 
-@njit(**_OPTIONS)
+@njit(**COMPILE)
 def _attend(query, caches, table, first, last, scale, softcap, scratch):
     """One query token over its sequence's tokens first .. last - 1, block by block, with a running softmax.
 
@@ -205,14 +205,14 @@ def _attend(query, caches, table, first, last, scale, softcap, scratch):
                 rescale = np.exp(top[h] - highest)  # what was summed so far used the old maximum
                 weight = np.float32(0)
                 for i in range(rows):
-                    score[i] = _exp(score[i] - highest)
+                    score[i] = exp_of_negative(score[i] - highest)
                     weight += score[i]
                 top[h] = highest
                 total[h] = total[h] * rescale + weight
                 _add_weighted(acc[h], rescale, tile_v, address_v, stride_v, rows, score)
 
 
-@njit(**_OPTIONS)
+@njit(**COMPILE)
 def _share(share, num_shares, out, query, caches, tables, items, how, part_token, parts):
     """Attend this core's share of the batch.
 
@@ -259,7 +259,7 @@ def _share(share, num_shares, out, query, caches, tables, items, how, part_token
                     parts[share, which, h, d] = acc[h, d]
 
 
-@njit(**_OPTIONS)
+@njit(**COMPILE)
 def _merge(out, part_token, parts):
     """Join the parts of tokens that several shares worked on: each counts exp(its top - the highest top) times.
 
@@ -284,7 +284,7 @@ def _merge(out, part_token, parts):
             top, total = highest, sum_of_both
 
 
-@njit(parallel=True, **_OPTIONS)
+@njit(parallel=True, **COMPILE)
 def run(  # noqa: ANN201
     out, query, keys, values, layout, kind, tables, items, window, scale, softcap, part_token, parts
 ):

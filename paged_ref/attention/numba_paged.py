@@ -20,7 +20,7 @@ from .validate import Batch
 MAX_QUERY_TOKENS = 2
 NO_WINDOW = np.int64(np.iinfo(np.int64).max)
 # One of numba's thread pools ends the process if two threads enter it at once.
-_one_call_at_a_time = threading.Lock()
+one_call_at_a_time = threading.Lock()
 
 
 def num_cores() -> int:
@@ -74,7 +74,7 @@ def plan(batch: Batch, block_size: int, device: Any = None) -> NumbaPlan:
         from . import torch_paged
 
         products = torch_paged.plan(batch, block_size, device, only=many)
-    with _one_call_at_a_time:
+    with one_call_at_a_time:
         num_shares = num_cores()
     return NumbaPlan(np.ascontiguousarray(batch.block_tables), items, num_shares, products)
 
@@ -125,7 +125,7 @@ class NumbaPlan:
     ) -> None:
         part_token = np.empty((self.num_shares, 2), np.int64)
         parts = np.empty((self.num_shares, 2, query.shape[1], 2 + query.shape[2]), np.float32)
-        with _one_call_at_a_time:
+        with one_call_at_a_time:
             loop.run(out, query, *caches, self.tables, self.items, *how, part_token, parts)
 
 

@@ -1,4 +1,4 @@
-"""Compile the CPU attention loop before anybody waits for it: `python -m paged_ref.attention.warm_up`.
+"""Compile the CPU loops before anybody waits for them: `python -m paged_ref.attention.warm_up`.
 
 numba compiles at the first call and keeps the result on disk, beside the package or in the user's cache. The set-up
 calls this once; without it the first prompt would wait instead.
@@ -11,14 +11,16 @@ import time
 
 
 def main() -> int:
-    """Run the loop once; about ten seconds the first time, one afterwards."""
+    """Run every loop once; about twenty seconds the first time, one afterwards."""
     if importlib.util.find_spec("numba") is None:
         return 0  # "auto" takes torch then
-    print("Compiling the attention loop for this CPU, once (about ten seconds) ...", flush=True)
+    print("Compiling the attention loops for this CPU, once (about twenty seconds) ...", flush=True)
     started = time.monotonic()
-    from .numba_paged import warm_up
+    from .. import row_loops
+    from . import numba_paged
 
-    warm_up()
+    numba_paged.warm_up()
+    row_loops.warm_up()
     print(f"Ready in {time.monotonic() - started:.0f} s.")
     return 0
 

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from ..hf_model import PagedModel, choose_dtype
 from ..progress import StatusLine
 from ..serving.measure import Figures, measure
-from ..serving.profile import Profile, profile
+from ..serving.profile import Profile, profile_stages, tuning
 from ..serving.report import profile_table, table
 from ..serving.servers import serve_generate, serve_generate_batch, serve_ours
 from ..serving.workloads import make_workloads
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--profile", action="store_true", help="also: where the time of a decode step goes")
     parser.add_argument("--plain-weights", action="store_true",
-                        help="run our engine on weights as transformers keeps them")  # fmt: skip
+                        help="run our engine on layers and weights as transformers keeps them")  # fmt: skip
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="also write the figures to this JSON file"
     )
@@ -74,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
                 raise ValueError(
                     f"--model {args.model}: it came without a tokenizer, so there are no prompts"
                 )
+            how = tuning(paged)
             workloads = make_workloads(paged.tokenizer, args.quick)
             servers = {
                 "ours": serve_ours(paged),
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
                 )
             if args.profile:
                 line.say(f"{dtype}: where a decode step's time goes")
-                profiles.append(profile(paged, workloads["uniform"], dtype, 8 if args.quick else 48))
+                profiles += profile_stages(paged, workloads["uniform"], dtype, 8 if args.quick else 48)
         figures += new
         print(table(new), flush=True)
     if profiles:
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:
         result = {
             **machine(device, args.model),
-            "packed_weights": not args.plain_weights,
+            "ours": how,
             "rounds": 1 if args.quick else args.rounds,
             "quick": args.quick,
             "minutes": round((time.perf_counter() - started) / 60, 1),

@@ -3,9 +3,10 @@
 Each part is timed by a clock around the real call, in real steps of the engine:
 
     products       the model's linear layers, each one's call
-    attention      writing this step's keys and values, and attending through the table
+    attention      writing this step's keys and values, and attending through the table; in fused layers the rotary
+                   embedding, too, which is one loop with the writing
     bookkeeping    scheduler, batch of integers, sampling, text: everything outside the forward pass
-    the rest       norms, rotary embedding, activations, residuals, and Python between them: transformers' code
+    the rest       norms, rotary embedding, activations, residuals, and Python between them
 
 Beside it stands the limit: the same products alone, one after the other. No step can be shorter without another model,
 another precision or another machine.
@@ -27,7 +28,9 @@ from torch import nn
 from transformers import AttentionInterface
 
 from ..engine import LLM
+from ..fused_layers import FusedLayer, unfuse
 from ..hf_model import NAME, PagedModel, paged_attention_forward
+from ..packed_weights import PackedProduct, pack, packed_part, unpack
 from ..sampling import SamplingParams
 from .workloads import Workload
 
@@ -36,9 +39,13 @@ PARTS = ("products", "attention", "bookkeeping", "the rest")
 
 @dataclass(frozen=True)
 class Profile:
-    """Milliseconds of a decode step, by part (medians), and of its matrix products alone."""
+    """Milliseconds of a decode step, by part (medians), and of its matrix products alone.
+
+    how: "plain weights", "packed weights" or "fused layers", which are packed too.
+    """
 
     dtype: str
+    how: str
     num_seqs: int
     parts: dict[str, float]
     limit: float
@@ -54,6 +61,22 @@ class Profile:
         return (self.parts["attention"] + self.parts["bookkeeping"]) / self.step
 
 
+def profile_stages(model: PagedModel, workload: Workload, dtype: str, steps: int = 48) -> list[Profile]:
+    """Profile a model as it is, then with its layers and its weights set back one after the other; slowest first.
+
+    The model keeps its plain form.
+    """
+    found = [profile(model, workload, dtype, steps)]
+    if found[-1].how == "fused layers":
+        unfuse(model.model)
+        pack(model.model)
+        found.append(profile(model, workload, dtype, steps))
+    if found[-1].how == "packed weights":
+        unpack(model.model)
+        found.append(profile(model, workload, dtype, steps))
+    return found[::-1]
+
+
 def profile(model: PagedModel, workload: Workload, dtype: str, steps: int = 48) -> Profile:
     """Run the workload's first sequences together, and time the parts of their decode steps."""
     prompts = workload.prompts[: workload.seqs_at_once]
@@ -63,8 +86,12 @@ def profile(model: PagedModel, workload: Workload, dtype: str, steps: int = 48) 
     for prompt in prompts:
         llm.add_request(prompt, SamplingParams(max_tokens=steps + 4, ignore_eos=True))
     with ExitStack() as clocks:
-        for linear in _linears(model):
-            clocks.enter_context(_timed(linear, "forward", "products", seconds))
+        for owner, name in (
+            (PackedProduct, "__call__"),
+            *((one, "forward") for one in _plain_linears(model)),
+        ):
+            clocks.enter_context(_timed(owner, name, "products", seconds))
+        clocks.enter_context(_timed(FusedLayer, "attend", "attention", seconds))
         clocks.enter_context(_timed_attention(seconds))
         clocks.enter_context(_timed(model, "forward", "forward", seconds))
         while llm.scheduler.has_work:
@@ -83,15 +110,28 @@ def profile(model: PagedModel, workload: Workload, dtype: str, steps: int = 48) 
                     }
                 )
     parts = {part: 1e3 * statistics.median(one[part] for one in found) for part in PARTS}
-    return Profile(dtype, len(prompts), parts, 1e3 * _products_alone(model, len(prompts)))
+    return Profile(dtype, tuning(model), len(prompts), parts, 1e3 * _products_alone(model, len(prompts)))
 
 
-def _linears(model: PagedModel) -> Iterator[nn.Linear]:
-    return (module for module in model.model.modules() if isinstance(module, nn.Linear))
+def tuning(model: PagedModel) -> str:
+    """How far a model's products and layers are made for a CPU; see `Profile.how`."""
+    if any(isinstance(vars(module).get("forward"), FusedLayer) for module in model.model.modules()):
+        return "fused layers"
+    return "packed weights" if _packed_products(model) else "plain weights"
+
+
+def _packed_products(model: PagedModel) -> list[PackedProduct]:
+    """Each once: a product may be that of several linear layers."""
+    parts = map(packed_part, model.model.modules())
+    return list({id(part.product): part.product for part in parts if part is not None}.values())
+
+
+def _plain_linears(model: PagedModel) -> list[nn.Linear]:
+    return [m for m in model.model.modules() if isinstance(m, nn.Linear) and packed_part(m) is None]
 
 
 def _timed(owner: Any, name: str, part: str, seconds: defaultdict[str, float]) -> Any:
-    """Replace a method of an object by itself with a clock around it, until the context ends."""
+    """Replace a method of an object or a class by itself with a clock around it, until the context ends."""
     call: Callable[..., Any] = getattr(owner, name)
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -122,16 +162,19 @@ def _timed_attention(seconds: defaultdict[str, float]) -> Iterator[None]:
 
 @torch.inference_mode()
 def _products_alone(model: PagedModel, rows: int, repeats: int = 12) -> float:
-    """Seconds of all linear layers on `rows` rows, each once: the median of several rounds after one to warm up."""
-    linears = list(_linears(model))
+    """Seconds of all matrix products of `rows` rows, each once: the median of several rounds after one to warm up."""
+    products: list[tuple[Callable[..., Any], int]] = [
+        (one, one.weight.shape[1]) for one in _packed_products(model)
+    ]
+    products += [(one, one.in_features) for one in _plain_linears(model)]
     inputs = {
         size: torch.randn(rows, size, dtype=model.dtype, device=model.device)
-        for size in {linear.in_features for linear in linears}
+        for size in {s for _, s in products}
     }
     found = []
     for _ in range(repeats + 1):
         started = time.perf_counter()
-        for linear in linears:
-            linear(inputs[linear.in_features])
+        for product, size in products:
+            product(inputs[size])
         found.append(time.perf_counter() - started)
     return statistics.median(found[1:])

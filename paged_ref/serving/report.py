@@ -32,7 +32,7 @@ def profile_table(profiles: Sequence[Profile]) -> str:
     """The parts of a decode step in milliseconds, with a bar each, beside the limit."""
     lines = []
     for p in profiles:
-        lines.append(f"a decode step of {p.num_seqs} sequences, {p.dtype}: {p.step:.1f} ms")
+        lines.append(f"a decode step of {p.num_seqs} sequences, {p.dtype}, {p.how}: {p.step:.1f} ms")
         for part in PARTS:
             share = p.parts[part] / p.step
             lines.append(f"  {part:16}{p.parts[part]:>7.1f} ms {share:>5.0%}  {'█' * round(40 * share)}")

@@ -36,7 +36,7 @@ RESULT: dict[str, Any] = {
     "threads": 3,
     "torch": "1.2",
     "transformers": "3.4",
-    "packed_weights": True,
+    "ours": "fused layers",
     "rounds": 3,
     "quick": False,
     "rows": [
@@ -50,6 +50,7 @@ RESULT: dict[str, Any] = {
     "profiles": [
         {
             "dtype": "float32",
+            "how": "fused layers",
             "num_seqs": 4,
             "parts": {"products": 30.0, "attention": 10.0, "bookkeeping": 2.0, "the rest": 8.0},
             "limit": 25.0,
@@ -82,7 +83,7 @@ def test_the_words_name_the_machine_and_the_figures() -> None:
         "torch 1.2",
         "transformers 3.4",
         "3 rounds, medians",
-        "packed weights",
+        "ours with fused layers",
     ):
         assert text in picture.alt
     assert "uniform in float32, paged_ref: 60 tokens/s" in picture.alt

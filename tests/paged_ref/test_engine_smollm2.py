@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from paged_ref import LLM, SamplingParams
+from paged_ref.fused_layers import fuse
 from paged_ref.hf_model import PagedModel
+from paged_ref.packed_weights import pack
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +46,7 @@ def smollm2() -> Any:
                 ids, attention_mask=torch.ones_like(ids), num_beams=4, num_return_sequences=4, **common
             )
             beams.append([cut(row, ends) for row in out[:, len(prompt) :].tolist()])
+    fuse(dense), pack(dense)  # as `load` gives it
     return PagedModel(dense, tokenizer), prompts, [cut(row, ends) for row in rows], beams
 
 

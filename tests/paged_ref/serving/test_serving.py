@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from paged_ref.hf_model import NAME, paged_attention_forward
+from paged_ref.fused_layers import FusedLayer, fuse
+from paged_ref.hf_model import NAME, PagedModel, paged_attention_forward
+from paged_ref.packed_weights import pack
 from paged_ref.serving.measure import Disagreement, Figures, check_equal, check_lengths, measure
-from paged_ref.serving.profile import PARTS, profile
+from paged_ref.serving.profile import PARTS, profile, profile_stages
 from paged_ref.serving.report import profile_table, table
 from paged_ref.serving.servers import Run, serve_generate, serve_generate_batch, serve_ours
 from paged_ref.serving.workloads import Workload, make_workloads
@@ -141,7 +143,26 @@ def test_a_profile_adds_up_and_leaves_the_model_as_it_was(tiny: Tiny) -> None:
     assert found.limit > 0
     assert AttentionInterface()[NAME] is paged_attention_forward
     assert not any("forward" in vars(module) for module in tiny.paged.model.modules())
+    assert found.how == "plain weights"
     assert "products alone" in profile_table([found])
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")
+def test_the_profile_of_a_tuned_model_takes_the_tuning_back_step_by_step(tiny: Tiny) -> None:
+    paged = PagedModel(copy.deepcopy(tiny.dense))
+    fuse(paged.model), pack(paged.model)
+    stages = profile_stages(paged, replace(GREEDY, seqs_at_once=4), "float32", steps=6)
+    assert [stage.how for stage in stages] == ["plain weights", "packed weights", "fused layers"]
+    for stage in stages:
+        assert all(milliseconds > 0 for milliseconds in stage.parts.values())
+        assert stage.limit > 0
+    assert not any("forward" in vars(module) for module in paged.model.modules())
+    assert all(
+        torch.equal(a, b) for a, b in zip(paged.model.parameters(), tiny.dense.parameters(), strict=True)
+    )
+    assert type(FusedLayer.attend) is type(lambda: None) and FusedLayer.attend.__name__ == "attend"
+    [plain] = profile_stages(paged, replace(GREEDY, seqs_at_once=4), "float32", steps=6)
+    assert plain.how == "plain weights"
 
 
 def test_the_command_writes_its_figures(
