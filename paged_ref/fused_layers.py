@@ -37,6 +37,9 @@ class FusedLayer:
     """
 
     def __init__(self, layer: Any) -> None:
+        from . import row_loops  # needs numba
+
+        self.loops = row_loops
         attn, mlp = layer.self_attn, layer.mlp
         self.layer, self.index = layer, attn.layer_idx
         self.head_dim, self.scale = attn.head_dim, attn.scaling
@@ -63,22 +66,18 @@ class FusedLayer:
                 self.layer, hidden_states, *args, position_embeddings=position_embeddings, **kwargs
             )
             return own
-        from .row_loops import gate, norm
-
         hidden = hidden_states[0]
-        qkv = self.qkv(norm(hidden, *self.norms[0]))
+        qkv = self.qkv(self.loops.norm(hidden, *self.norms[0]))
         hidden = self.output(self.attend(qkv, position_embeddings, paged_step), add=hidden)
-        gated = gate(self.gate_and_up(norm(hidden, *self.norms[1])))
+        gated = self.loops.gate(self.gate_and_up(self.loops.norm(hidden, *self.norms[1])))
         return self.down(gated, add=hidden).unsqueeze(0)
 
     def attend(self, qkv: torch.Tensor, position_embeddings: Any, step: PagedStep) -> torch.Tensor:
         """Write this step's keys and values, then attend through the table: [num_tokens, num_heads * head_dim]."""
-        from .row_loops import rotate_and_write
-
         step.layers.append(self.index)
         keys, values = step.cache.keys[self.index], step.cache.values[self.index]
         cos, sin = position_embeddings
-        query = rotate_and_write(qkv, cos[0], sin[0], keys, values, step.slots)
+        query = self.loops.rotate_and_write(qkv, cos[0], sin[0], keys, values, step.slots)
         attended: torch.Tensor = step.plan.run(query, keys, values, self.scale, None, None)
         return attended.flatten(1)
 

@@ -618,15 +618,18 @@ for caching, asked in timed.items():
 # the same requests on the same weights, in turns, and compare the tokens before the times: who is fast and wrong has
 # lost.
 #
-# One thing must be kept apart. Our engine also **packs** the weights for the CPU's matrix products
-# (`paged_ref/packed_weights.py`), which has nothing to do with paging. So it runs twice.
+# Two things must be kept apart, because they have nothing to do with paging. Our engine also **packs** the weights for
+# the CPU's matrix products (`paged_ref/packed_weights.py`), and **fuses** what a layer does between them into a few
+# loops (`paged_ref/fused_layers.py`). So it runs twice: on the model as transformers wrote it, as in all cells before,
+# and tuned.
 #
 # > **Predict.** Four prompts of similar length, 16 new tokens each: no early leavers, little padding. How much can
-# > paging gain *here*? Put four servers in order: ours plain, ours packed, `generate`, `generate_batch`.
+# > paging gain *here*? Put four servers in order: ours plain, ours tuned, `generate`, `generate_batch`.
 
 # %% tags=["nbval-ignore-output"]
 import logging
 
+from paged_ref.fused_layers import fuse
 from paged_ref.packed_weights import pack
 from paged_ref.serving.measure import measure
 from paged_ref.serving.servers import serve_generate, serve_generate_batch, serve_ours
@@ -635,12 +638,12 @@ logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
 dense.generation_config.eos_token_id = None  # the lengths are given
 uniform = workloads["uniform"]
 [plain] = measure({"ours": serve_ours(model)}, uniform, "float32", 1, dense)
-pack(swapped)
+print(f"layers fused: {fuse(swapped)}, other products packed: {pack(swapped)}")
 servers = {"ours": serve_ours(model), "generate": serve_generate(dense),
            "generate_batch": serve_generate_batch(dense)}  # fmt: skip
 figures = measure(servers, uniform, "float32", 1, dense)
 print(uniform.title)
-for name, f in [("ours, plain weights", plain), *((f.server, f) for f in figures)]:
+for name, f in [("ours, plain", plain), *((f.server, f) for f in figures)]:
     print(f"{name:20} {f.throughput:6.1f} tokens/s, first token after {f.ttft_p50:.2f} s, "
           f"then one every {1e3 * f.itl_p50:.0f} ms, {f.cache_mib:.0f} MiB of cache")  # fmt: skip
 
@@ -685,26 +688,32 @@ print(f"prompt tokens: {sum(map(len, skewed.prompts))}, and {padding} of padding
 # %% [markdown]
 # ## 12 Where does the time of a step go?
 #
-# We put a clock around the model's linear layers, around the attention function, and around everything that is not
-# the model, and let the engine decode. The dashed line is a limit: the same matrix products alone, one after the other.
+# We put a clock around the matrix products, around attention, and around everything that is not the model, and let the
+# engine decode: with the plain model, with packed weights, and with fused layers. The dashed line is a limit: the same
+# matrix products alone, one after the other.
 #
-# > **Predict.** Which share of a decode step is attention? If somebody made it twice as fast, how much faster would a
-# > token come?
+# > **Predict.** Packing touches only the products, and fusing only what is between them. Which share of a decode step is
+# > attention, in the first bar and in the last? If somebody made it twice as fast, how much faster would a token come?
 
 # %% tags=["nbval-ignore-output"]
 from dataclasses import asdict
 
 from coursekit.serve_view import step_bars
-from paged_ref.serving.profile import profile
+from paged_ref.serving.profile import profile_stages
 
-decode_step = profile(model, uniform, "float32", steps=8)
-step_bars([asdict(decode_step)]).show()
-attention = decode_step.parts["attention"]
-faster = decode_step.step / (decode_step.step - attention / 2)
-print(f"attention twice as fast: {faster:.2f} times the tokens/s")
-print(f"everything but the products for nothing: {decode_step.step / decode_step.limit:.2f} times")
+stages = profile_stages(model, uniform, "float32", steps=8)
+step_bars([asdict(stage) for stage in stages]).show()
+for stage in stages:
+    attention = stage.parts["attention"]
+    faster = stage.step / (stage.step - attention / 2)
+    print(f"{stage.how:15} attention {attention:4.1f} ms, {attention / stage.step:.0%} of the step; twice as fast it "
+          f"would give {faster:.2f} times the tokens/s")  # fmt: skip
+print(f"everything but the products for nothing: {stages[-1].step / stages[-1].limit:.2f} times")
 
 # %% [markdown]
+# Attention takes about the same time in all three bars, and its share grows: what was tuned is what lay around it. A
+# share says what is left to gain, not what is slow.
+#
 # Why are the products so much? Count what a step must read:
 
 # %%
@@ -725,6 +734,7 @@ for tokens in (100, 2000):
 # %% tags=["nbval-ignore-output"]
 import time
 
+fuse(swapped), pack(swapped)  # the clocks above left the plain model
 for count in (1, 4, 16):
     pool_of = BlockPool(count * 4, 16)
     many, store = [BlockTable(pool_of) for _ in range(count)], model.new_cache(count * 4, 16)
