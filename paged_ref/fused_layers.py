@@ -1,7 +1,7 @@
 """A Llama decoder layer with fewer calls, for a CPU (chapter 7).
 
-With the products packed, a third of a decode step of sixteen rows is still neither product nor attention: it is some
-fifty small calls in each layer, which take longer to make than to compute. Here one layer is eight calls:
+With the products packed, a good part of a decode step is still neither product nor attention: in each layer, some thirty
+small operations that take longer to call than to compute. Here one layer is eight calls:
 
     transformers' layer                                               here
     norm; Q, K and V product; rotary embedding; write; attend         norm, one product, rotate and write, attend
@@ -37,9 +37,6 @@ class FusedLayer:
     """
 
     def __init__(self, layer: Any) -> None:
-        from . import row_loops  # needs numba
-
-        self.loops = row_loops
         attn, mlp = layer.self_attn, layer.mlp
         self.layer, self.index = layer, attn.layer_idx
         self.head_dim, self.scale = attn.head_dim, attn.scaling
@@ -66,18 +63,22 @@ class FusedLayer:
                 self.layer, hidden_states, *args, position_embeddings=position_embeddings, **kwargs
             )
             return own
+        from .row_loops import gate, norm  # numba takes a second to import
+
         hidden = hidden_states[0]
-        qkv = self.qkv(self.loops.norm(hidden, *self.norms[0]))
+        qkv = self.qkv(norm(hidden, *self.norms[0]))
         hidden = self.output(self.attend(qkv, position_embeddings, paged_step), add=hidden)
-        gated = self.loops.gate(self.gate_and_up(self.loops.norm(hidden, *self.norms[1])))
+        gated = gate(self.gate_and_up(norm(hidden, *self.norms[1])))
         return self.down(gated, add=hidden).unsqueeze(0)
 
     def attend(self, qkv: torch.Tensor, position_embeddings: Any, step: PagedStep) -> torch.Tensor:
         """Write this step's keys and values, then attend through the table: [num_tokens, num_heads * head_dim]."""
+        from .row_loops import rotate_and_write
+
         step.layers.append(self.index)
         keys, values = step.cache.keys[self.index], step.cache.values[self.index]
         cos, sin = position_embeddings
-        query = self.loops.rotate_and_write(qkv, cos[0], sin[0], keys, values, step.slots)
+        query = rotate_and_write(qkv, cos[0], sin[0], keys, values, step.slots)
         attended: torch.Tensor = step.plan.run(query, keys, values, self.scale, None, None)
         return attended.flatten(1)
 

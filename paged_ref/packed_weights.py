@@ -63,7 +63,8 @@ def pack(model: nn.Module) -> int:
     """Pack the weights of a model's linear layers, in place; returns of how many layers.
 
     None is packed on a GPU, in float16, or where torch was built without oneDNN: then everything stays as it is. A
-    weight that another module uses too (an output layer tied to the embedding) stays beside its packed copy.
+    weight that another module uses too (an output layer tied to the embedding) stays beside its packed copy. torch can
+    neither copy nor save packed weights: `unpack` first.
     """
     used = [id(p) for module in model.modules() for p in module.parameters(recurse=False)]
     packed = 0

@@ -1,10 +1,11 @@
 """What a decoder layer does between its matrix products, as compiled loops for a CPU (chapter 7).
 
-Each is one pass over the rows of a flat batch, where torch makes a call, and a new tensor, for every operation:
+Each is one pass over the rows of a flat batch, where torch makes a call for every operation, and most calls a tensor:
 
-    norm                x / sqrt(mean(x ** 2) + eps) * weight                        6 calls of torch
-    gate                silu(gate) * up                                              2
-    rotate_and_write    rotary embedding of queries and keys, K and V to the cache   14
+                                                                             calls of torch in bfloat16
+    norm                x / sqrt(mean(x ** 2) + eps) * weight                              8
+    gate                silu(gate) * up                                                    2
+    rotate_and_write    rotary embedding of queries and keys, K and V to the cache        18
 
 For sixteen rows a call costs more than its arithmetic. The numbers are float32 in between: a bfloat16 row is widened
 into a buffer of a few kilobytes, which stays in the first-level cache, and rounded once, when it is stored.
