@@ -1,7 +1,7 @@
 """A Llama decoder layer with fewer calls, for a CPU (chapter 7).
 
-With the products packed, a good part of a decode step is still neither product nor attention: in each layer, some thirty
-small operations that take longer to call than to compute. Here one layer is eight calls:
+With the products packed, a good part of a decode step is still neither product nor attention: in each layer, some
+thirty small operations that take longer to call than to compute. Here one layer is eight calls:
 
     transformers' layer                                               here
     norm; Q, K and V product; rotary embedding; write; attend         norm, one product, rotate and write, attend
