@@ -1,7 +1,7 @@
 """A Llama decoder layer with fewer calls, for a CPU (chapter 7).
 
 With the products packed, a good part of a decode step is still neither product nor attention: in each layer, some
-thirty small operations that take longer to call than to compute. Here one layer is eight calls:
+thirty small operations that take longer to call than to compute. Here one layer is nine calls:
 
     transformers' layer                                               here
     norm; Q, K and V product; rotary embedding; write; attend         norm, one product, rotate and write, attend
@@ -16,20 +16,22 @@ kind than Llama's stay as transformers wrote them, and so does what is outside t
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import weakref
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from transformers.activations import ACT2FN
 from transformers.models.llama import modeling_llama as llama
 
-from .packed_weights import can_pack, pack_together, unpack
+from .packed_weights import Tuned, can_pack, pack_together, packed_part, unpack, weight_uses
 
 if TYPE_CHECKING:
     from .hf_model import PagedStep
 
 
-class FusedLayer:
+class FusedLayer(Tuned):
     """What takes the place of a Llama decoder layer's `forward`; packs the layer's weights when made.
 
     The batch is flat: [1, num_tokens, hidden_size]. A call that brings no step of a paged cache goes to the layer's own
@@ -38,16 +40,13 @@ class FusedLayer:
 
     def __init__(self, layer: Any) -> None:
         attn, mlp = layer.self_attn, layer.mlp
-        self.layer, self.index = layer, attn.layer_idx
-        self.head_dim, self.scale = attn.head_dim, attn.scaling
-        self.qkv = pack_together([attn.q_proj, attn.k_proj, attn.v_proj])
-        self.output = pack_together([attn.o_proj])
-        self.gate_and_up = pack_together([mlp.gate_proj, mlp.up_proj])
-        self.down = pack_together([mlp.down_proj])
+        self.layer = weakref.ref(layer)  # which holds this object
+        self.index, self.scale = attn.layer_idx, attn.scaling
         self.norms = [
             (one.weight.detach().float().numpy(), one.variance_epsilon)
             for one in (layer.input_layernorm, layer.post_attention_layernorm)
         ]
+        self.qkv, self.output, self.gate_and_up, self.down = map(pack_together, _products(attn, mlp))
 
     def __call__(
         self,
@@ -59,8 +58,9 @@ class FusedLayer:
     ) -> torch.Tensor:
         """One layer on a flat batch."""
         if paged_step is None:
-            own: torch.Tensor = type(self.layer).forward(
-                self.layer, hidden_states, *args, position_embeddings=position_embeddings, **kwargs
+            layer: Any = self.layer()
+            own: torch.Tensor = type(layer).forward(
+                layer, hidden_states, *args, position_embeddings=position_embeddings, **kwargs
             )
             return own
         from .row_loops import gate, norm  # numba takes a second to import
@@ -84,18 +84,22 @@ class FusedLayer:
 
 
 def fuse(model: nn.Module) -> int:
-    """Fuse a model's Llama layers, in place; returns how many.
+    """Fuse a model's Llama layers, in place; returns how many. `unfuse`, or `packed_weights.unpack`, undoes it.
 
-    None is fused where weights cannot be packed (`packed_weights`), without numba, or if a layer's parts were exchanged
-    or have hooks, which nothing would call: then it stays as it is.
+    A fused layer takes its weights once. Later changes inside it (adapters, hooks, other weights) are not seen: unfuse
+    it before. None is fused where weights cannot be packed, without numba, or if a layer's parts were exchanged, have
+    hooks or share weights with others: then it stays as it is.
     """
-    fused = 0
+    fused, used = 0, weight_uses(model)
     for layer in list(model.modules()):
-        if type(layer) is llama.LlamaDecoderLayer and "forward" not in vars(layer) and _is_known(layer):
+        if type(layer) is llama.LlamaDecoderLayer and _can_fuse(layer, used):
             unpack(layer)
-            if all(map(can_pack, _linears(layer))):
+            try:
                 layer.forward = FusedLayer(layer)
-                fused += 1
+            except Exception:
+                unpack(layer)
+                raise
+            fused += 1
     return fused
 
 
@@ -103,28 +107,54 @@ def unfuse(model: nn.Module) -> None:
     """Give fused layers their own `forward` and their plain weights back, bit by bit."""
     for layer in model.modules():
         if isinstance(vars(layer).get("forward"), FusedLayer):
-            del layer.forward
             unpack(layer)
 
 
-def _is_known(layer: Any) -> bool:
-    """Whether every part is what `FusedLayer` computes, and there is numba to compute it."""
+def _products(attn: Any, mlp: Any) -> list[list[nn.Linear]]:
+    """A layer's linear layers; those that read the same rows stand together."""
+    return [
+        [attn.q_proj, attn.k_proj, attn.v_proj],
+        [attn.o_proj],
+        [mlp.gate_proj, mlp.up_proj],
+        [mlp.down_proj],
+    ]
+
+
+def _can_fuse(layer: Any, used: Counter[int]) -> bool:
+    """Whether every part is what `FusedLayer` computes, as transformers wrote it, and there is numba to compute it."""
     attn, mlp = layer.self_attn, layer.mlp
-    kinds = {
-        llama.LlamaAttention: [attn],
-        llama.LlamaMLP: [mlp],
-        llama.LlamaRMSNorm: [layer.input_layernorm, layer.post_attention_layernorm],
-        nn.Linear: _linears(layer),
-    }
+    if type(attn) is not llama.LlamaAttention or type(mlp) is not llama.LlamaMLP:
+        return False
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    products = _products(attn, mlp)
+    linears = [linear for product in products for linear in product]
+    parameters = list(layer.parameters())
     return (
-        find_spec("numba") is not None
-        and attn.config.hidden_act == "silu"
-        and all(type(part) is kind for kind, parts in kinds.items() for part in parts)
-        and len({parameter.dtype for parameter in layer.parameters()}) == 1
-        and not any(part._forward_hooks or part._forward_pre_hooks for part in layer.modules())
+        all(type(norm) is llama.LlamaRMSNorm for norm in norms)
+        and type(mlp.act_fn) is type(ACT2FN["silu"])
+        and all(can_pack(linear) or packed_part(linear) is not None for linear in linears)
+        and all(len({linear.bias is None for linear in product}) == 1 for product in products)
+        and all(used[id(linear.weight)] == 1 for linear in linears)
+        and len({(parameter.dtype, parameter.device) for parameter in parameters}) == 1
+        and not any(map(_is_changed, layer.modules()))
+        and _has_numba()
     )
 
 
-def _linears(layer: Any) -> list[nn.Module]:
-    attn, mlp = layer.self_attn, layer.mlp
-    return [attn.q_proj, attn.k_proj, attn.v_proj, attn.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+def _is_changed(module: nn.Module) -> bool:
+    """Whether somebody put something around or in place of a module's `forward`; packing does not count."""
+    around = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return any(around) or ("forward" in vars(module) and packed_part(module) is None)
+
+
+def _has_numba() -> bool:
+    try:
+        import numba  # noqa: F401
+    except ImportError:  # not there, or not for this NumPy
+        return False
+    return True

@@ -30,7 +30,7 @@ from transformers import (
 
 from . import attention
 from .batch import StepBatch
-from .fused_layers import fuse, unfuse
+from .fused_layers import fuse
 from .kv_cache import KVCache
 from .packed_weights import pack, unpack
 from .sizing import ModelShape
@@ -149,7 +149,10 @@ class PagedModel:
             device: a torch device, or "auto": the first CUDA GPU, else the CPU.
             pack_weights: lay the weights out for the CPU's matrix products (`packed_weights`); `restore` undoes it.
             fuse_layers: with packed weights, run Llama's layers with fewer calls (`fused_layers`), past the modules
-                inside them, so that hooks set there later are not called; `restore` undoes it.
+                inside them; `restore` undoes it.
+
+        Call `restore` before you change, copy, convert or save a packed or fused model: adapters and hooks would not be
+        seen, and torch cannot do the rest.
 
         Raises:
             ValueError: an unknown model, dtype or device, or a device that is not there.
@@ -183,7 +186,6 @@ class PagedModel:
 
     def restore(self) -> PreTrainedModel:
         """Give the model its own attention, layers and plain weights back, and return it."""
-        unfuse(self.model)
         unpack(self.model)
         self.model.set_attn_implementation(self._dense)
         return self.model
@@ -194,6 +196,7 @@ class PagedModel:
         if backend == "auto":
             backend = attention.choose_backend(cache.keys)
         plan = attention.plan(batch.attention, cache.block_size, backend, self.device)
+        _check_slots(batch, cache)
         step = PagedStep(cache, plan, self._tensor(batch.slot_mapping))
         result = self.model(
             input_ids=self._tensor(batch.token_ids)[None],
@@ -243,6 +246,22 @@ class PagedModel:
         )
         _, step = self._forward(batch, self.new_cache(1, 4), "torch")
         return step.layers
+
+
+def _check_slots(batch: StepBatch, cache: KVCache) -> None:
+    """One slot of the cache for each token; a compiled loop would write into foreign memory.
+
+    Raises:
+        IndexError: otherwise, before anything is written.
+    """
+    slots, num_slots = batch.slot_mapping, cache.num_blocks * cache.block_size
+    if len(slots) != len(batch.token_ids):
+        raise IndexError(f"slot_mapping has {len(slots)} entries for {len(batch.token_ids)} tokens")
+    wrong = ((slots < 0) | (slots >= num_slots)).nonzero()[0]
+    if wrong.size:
+        raise IndexError(
+            f"slot_mapping[{wrong[0]}] = {slots[wrong[0]]}, but the cache has slots 0 to {num_slots - 1}"
+        )
 
 
 def _why_not(config: Any) -> str | None:

@@ -13,10 +13,15 @@ weights, bit by bit. (torch.compile does the same with frozen weights; this need
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
 from torch import nn
+
+
+class Tuned:
+    """What takes the place of a module's `forward` until `unpack`."""
 
 
 class PackedProduct:
@@ -33,7 +38,13 @@ class PackedProduct:
         self.bias = torch.cat(biases) if biases else None
 
     def __call__(self, rows: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
-        """rows [..., in_features] times the weights, plus `add` [..., out_features] if given: [..., out_features]."""
+        """rows [..., in_features] times the weights, plus `add` [..., out_features] if given: [..., out_features].
+
+        Raises:
+            RuntimeError: a gradient would have to pass through, which oneDNN's operator does not give.
+        """
+        if rows.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError("packed weights give no gradients: unpack the model, or use torch.no_grad()")
         if not rows.numel():
             return rows.new_empty((*rows.shape[:-1], self.weight.shape[0]))
         operator = torch.ops.mkldnn._linear_pointwise
@@ -45,18 +56,20 @@ class PackedProduct:
         return product
 
 
-class _Part:
+class _Part(Tuned):
     """What a packed linear layer's `forward` is: its columns of the product that it is part of."""
 
-    def __init__(self, product: PackedProduct, first: int, last: int) -> None:
+    def __init__(self, product: PackedProduct, first: int, last: int, requires_grad: bool) -> None:
         self.product, self.first, self.last = product, first, last
+        self.requires_grad = requires_grad
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         whole = self.product(rows)
         return whole if whole.shape[-1] == self.last - self.first else whole[..., self.first : self.last]
 
-    def plain_weight(self) -> torch.Tensor:
-        return self.product.weight.to_dense()[self.first : self.last].clone()
+    def plain_weight(self) -> nn.Parameter:
+        weight = self.product.weight.to_dense()[self.first : self.last].clone()
+        return nn.Parameter(weight, requires_grad=self.requires_grad)
 
 
 def pack(model: nn.Module) -> int:
@@ -64,17 +77,18 @@ def pack(model: nn.Module) -> int:
 
     None is packed on a GPU, in float16, or where torch was built without oneDNN: then everything stays as it is. A
     weight that another module uses too (an output layer tied to the embedding) stays beside its packed copy. torch can
-    neither copy nor save packed weights: `unpack` first.
+    neither copy, convert nor save packed weights, and they give no gradients: `unpack` first.
     """
-    used = [id(p) for module in model.modules() for p in module.parameters(recurse=False)]
+    used = weight_uses(model)
     packed = 0
     for linear in model.modules():
         if can_pack(linear):
-            pack_together([linear], keep=used.count(id(linear.weight)) > 1)  # type: ignore[list-item]
+            pack_together([linear], keep=used[id(linear.weight)] > 1)  # type: ignore[list-item]
             packed += 1
     return packed
 
 
+@torch.inference_mode(False)
 def pack_together(linears: Sequence[nn.Linear], keep: bool = False) -> PackedProduct:
     """Pack linear layers that read the same rows as one product. Each `can_pack`; all have a bias or none.
 
@@ -83,21 +97,23 @@ def pack_together(linears: Sequence[nn.Linear], keep: bool = False) -> PackedPro
     product = PackedProduct(linears)
     shared, first = nn.Parameter(product.weight, requires_grad=False), 0
     for linear in linears:
-        linear.forward = _Part(product, first, first + linear.out_features)  # type: ignore[method-assign, assignment]
+        part = _Part(product, first, first + linear.out_features, linear.weight.requires_grad)
+        linear.forward = part  # type: ignore[method-assign, assignment]
         first += linear.out_features
         if not keep:
             linear.weight = shared
     return product
 
 
+@torch.inference_mode(False)
 def unpack(model: nn.Module) -> None:
-    """Give a model's linear layers their plain weights back. Harmless for layers that were not packed."""
-    for linear in model.modules():
-        part = packed_part(linear)
-        if isinstance(linear, nn.Linear) and part is not None:
-            del linear.forward
-            if linear.weight.is_mkldnn:
-                linear.weight = nn.Parameter(part.plain_weight(), requires_grad=False)
+    """Give a model's modules their own `forward` and their plain weights back. Harmless if nothing was packed."""
+    for module in model.modules():
+        part = packed_part(module)
+        if isinstance(module, nn.Linear) and part is not None and module.weight.is_mkldnn:
+            module.weight = part.plain_weight()
+        if isinstance(vars(module).get("forward"), Tuned):
+            del module.forward
 
 
 def packed_part(module: nn.Module) -> _Part | None:
@@ -106,9 +122,14 @@ def packed_part(module: nn.Module) -> _Part | None:
     return part if isinstance(part, _Part) else None
 
 
+def weight_uses(model: nn.Module) -> Counter[int]:
+    """How many modules hold each parameter, by its id."""
+    return Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
+
+
 def can_pack(module: nn.Module) -> bool:
-    """Whether this is a linear layer in plain form that oneDNN has a packed form for."""
-    if type(module) is not nn.Linear or packed_part(module) is not None:
+    """Whether this is a linear layer in plain form, as torch wrote it, that oneDNN has a packed form for."""
+    if type(module) is not nn.Linear or "forward" in vars(module) or module._forward_pre_hooks:
         return False
     weight = module.weight
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():

@@ -83,15 +83,23 @@ def rotate_and_write(
         cos, sin: [num_tokens, head_dim], of each token's position. Number d of a head turns with number
             d + head_dim / 2 (the order of Llama's published weights).
         key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous, the dtype of qkv.
-        slots: [num_tokens] int64.
+        slots: [num_tokens] int64, each a slot of the cache; this is not checked.
 
     Returns:
         [num_tokens, num_heads, head_dim].
+
+    Raises:
+        ValueError: cos, sin or slots are not one for each token, or do not turn a whole head.
     """
     num_kv_heads, head_dim = key_cache.shape[2:]
+    if not cos.shape == sin.shape == (len(qkv), head_dim) or len(slots) != len(qkv):
+        raise ValueError(
+            f"{len(qkv)} tokens with heads of {head_dim} numbers, but cos has shape {tuple(cos.shape)}, sin "
+            f"{tuple(sin.shape)} and slots {tuple(slots.shape)}"
+        )
     num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
     query = qkv.new_empty(qkv.shape[0], num_heads, head_dim)
-    keys, values = (_bits(cache.flatten(0, 1)) for cache in (key_cache, value_cache))
+    keys, values = (_bits(cache.view(-1, num_kv_heads, head_dim)) for cache in (key_cache, value_cache))
     _each_row(
         _rotate, _rotate_all, _bits(qkv), _bits(cos), _bits(sin), _bits(query), keys, values, slots.numpy()
     )
@@ -109,7 +117,11 @@ def _each_row(one: Callable[..., None], all_: Callable[..., None], rows: np.ndar
 
 def _bits(tensor: torch.Tensor) -> np.ndarray:
     """A tensor's memory as NumPy can name it: bfloat16 as its bits in uint16."""
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy()
+    if tensor.dtype == torch.float32:
+        return tensor.numpy()
+    raise ValueError(f"these loops take float32 and bfloat16, not {tensor.dtype}")
 
 
 def _read(row, numbers):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
+import sys
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,8 +19,8 @@ from paged_ref import LLM, SamplingParams, fused_layers
 from paged_ref.attention import BACKENDS, Batch
 from paged_ref.batch import StepBatch
 from paged_ref.fused_layers import FusedLayer, fuse, unfuse
-from paged_ref.hf_model import PagedModel
-from paged_ref.packed_weights import pack, packed_part
+from paged_ref.hf_model import PagedModel, UnsupportedModel
+from paged_ref.packed_weights import pack, pack_together, packed_part, unpack
 
 from .conftest import Tiny
 
@@ -36,6 +40,7 @@ def small(**options: Any) -> LlamaForCausalLM:
     model = LlamaForCausalLM(config).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
+    model.lm_head.weight.requires_grad_(False)
     return model
 
 
@@ -64,14 +69,24 @@ def test_a_fused_model_generates_the_same_tokens(tiny: Tiny, prompts: list[list[
         assert output.outputs[0].token_ids == tiny.generate(prompt, 12)
 
 
-@pytest.mark.parametrize("options", [{}, {"attention_bias": True, "mlp_bias": True}, {"head_dim": 6}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"attention_bias": True, "mlp_bias": True},
+        {"head_dim": 6, "rms_norm_eps": 0.5},
+        {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}},
+    ],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logits_and_cache_are_those_of_the_layers(options: dict[str, Any], dtype: torch.dtype) -> None:
     if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("this processor has no bfloat16 instructions that oneDNN uses")
     results = []
     for make in (lambda model: model, lambda model: fuse(model) and model):
-        paged = PagedModel(make(small(**options).to(dtype)))
+        model = small(**options).to(dtype)
+        model.model.layers[0].self_attn.scaling = 0.7
+        paged = PagedModel(make(model))
         cache = paged.new_cache(3, 4)
         logits = paged.forward(mixed_step(), cache)
         slots = torch.from_numpy(mixed_step().slot_mapping.astype(np.int64))
@@ -112,6 +127,7 @@ def test_an_empty_choice_of_rows_and_one_token_are_no_special_case() -> None:
 def test_the_plain_layers_come_back(packed_before: bool) -> None:
     model = small(attention_bias=True, tie_word_embeddings=True)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    trained = {name: p.requires_grad for name, p in model.named_parameters()}
     if packed_before:
         assert pack(model) == 2 * 7 + 1
     assert fuse(model) == 2 and fuse(model) == 0, "what is fused is not fused again"
@@ -122,8 +138,75 @@ def test_the_plain_layers_come_back(packed_before: bool) -> None:
     after = model.state_dict()
     assert list(after) == list(before)
     assert all(torch.equal(after[name], weight) for name, weight in before.items())
+    assert {name: p.requires_grad for name, p in model.named_parameters()} == trained
     assert not any("forward" in vars(module) for module in model.modules())
     unfuse(model)
+
+
+def test_what_comes_back_in_inference_mode_can_be_trained() -> None:
+    model = small()
+    with torch.inference_mode():
+        fuse(model), unpack(model)
+    assert is_fused(model) == [False, False], "unpacking leaves no layer that holds old weights"
+    assert not any(parameter.is_inference() for parameter in model.parameters())
+
+
+def test_a_weight_of_two_layers_stays_one() -> None:
+    model = small()
+    model.model.layers[1].mlp.up_proj.weight = model.model.layers[0].mlp.up_proj.weight
+    assert fuse(model) == 0
+    pack(model), unpack(model)
+    assert model.model.layers[1].mlp.up_proj.weight is model.model.layers[0].mlp.up_proj.weight
+
+
+def test_a_failure_leaves_the_layer_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, done = small(), []
+
+    def six_times(linears: list[nn.Linear]) -> Any:
+        if len(done) == 6:
+            raise RuntimeError("no memory left")
+        done.append(linears)
+        return pack_together(linears)
+
+    monkeypatch.setattr(fused_layers, "pack_together", six_times)
+    with pytest.raises(RuntimeError, match="no memory left"):
+        fuse(model)
+    assert is_fused(model) == [True, False]
+    assert not any("forward" in vars(module) for module in model.model.layers[1].modules())
+    unpack(model)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), small().parameters(), strict=True))
+
+
+def test_gradients_are_refused_not_forgotten() -> None:
+    model = small()
+    fuse(model)
+    with pytest.raises(RuntimeError, match="packed weights give no gradients"):
+        model(torch.arange(5)[None])
+
+
+@pytest.mark.parametrize("slots", [[3, 4, 5, 16], [3, 4, -1, 5], [3, 4, 10**8, 5], [3, 4], [1, 2, 3, 4, 5]])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_wrong_slot_is_refused_before_anything_is_written(slots: list[int], fused: bool) -> None:
+    paged = PagedModel(small())
+    if fused:
+        fuse(paged.model)
+    cache = paged.new_cache(4, 4)
+    cache.keys.fill_(7), cache.values.fill_(7)
+    batch = StepBatch(
+        token_ids=np.zeros(4, np.int32), positions=np.arange(4, dtype=np.int32),
+        slot_mapping=np.array(slots, np.int32), sample_rows=np.array([3], np.int32),
+        attention=Batch.of(np.array([[0]]), np.array([4]), np.array([0, 4])),
+    )  # fmt: skip
+    with pytest.raises(IndexError, match="slot_mapping"):
+        paged.forward(batch, cache)
+    assert (cache.keys == 7).all() and (cache.values == 7).all()
+
+
+def test_a_rotary_embedding_of_a_part_of_the_head_is_refused() -> None:
+    rope = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    for make in (lambda model: model, lambda model: fuse(model) and model):
+        with pytest.raises(UnsupportedModel, match="cannot be replaced"):
+            PagedModel(make(small(rope_parameters=rope)))
 
 
 def test_the_plain_weights_are_not_kept_beside_the_packed_ones() -> None:
@@ -152,31 +235,90 @@ class Louder(nn.Linear):
     """A linear layer that somebody changed, as an adapter does."""
 
 
-def exchange(model: Any) -> None:
-    old = model.model.layers[0].self_attn.k_proj
-    model.model.layers[0].self_attn.k_proj = Louder(old.in_features, old.out_features, bias=False)
+def exchange_a_product(layer: Any) -> None:
+    old = layer.self_attn.k_proj
+    layer.self_attn.k_proj = Louder(old.in_features, old.out_features, bias=False)
 
 
-def test_a_layer_that_is_not_known_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = small()
-    exchange(changed)
-    assert fuse(changed) == 1 and is_fused(changed) == [False, True]
-    watched = small()
-    watched.model.layers[1].mlp.down_proj.register_forward_hook(lambda *_: None)
-    assert fuse(watched) == 1 and is_fused(watched) == [True, False]
+def exchange_the_activation(layer: Any) -> None:
+    layer.mlp.act_fn = nn.GELU()
+
+
+def watch(layer: Any) -> None:
+    layer.mlp.down_proj.register_forward_hook(lambda *_: None)
+
+
+def watch_gradients(layer: Any) -> None:
+    layer.self_attn.o_proj.register_full_backward_hook(lambda *_: None)
+
+
+def wrap_a_product(layer: Any) -> None:
+    layer.mlp.up_proj.forward = lambda rows: 2 * nn.Linear.forward(layer.mlp.up_proj, rows)
+
+
+def wrap_the_mlp(layer: Any) -> None:
+    layer.mlp.forward = lambda rows: 2 * type(layer.mlp).forward(layer.mlp, rows)
+
+
+def give_one_product_a_bias(layer: Any) -> None:
+    layer.self_attn.q_proj.bias = nn.Parameter(torch.ones(48))
+
+
+def mix_the_dtypes(layer: Any) -> None:
+    layer.input_layernorm.to(torch.bfloat16)
+
+
+def leave_no_norm(layer: Any) -> None:
+    layer.post_attention_layernorm.to("meta")
+
+
+CHANGES = [
+    exchange_a_product, exchange_the_activation, watch, watch_gradients, wrap_a_product, wrap_the_mlp,
+    give_one_product_a_bias, mix_the_dtypes, leave_no_norm,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_changed_layer_stays_as_it_is(change: Callable[[Any], None], packed: bool) -> None:
+    model = small()
+    change(model.model.layers[1])
+    if packed:
+        pack(model)
+    before = [vars(module).get("forward") for module in model.model.layers[1].modules()]
+    assert fuse(model) == 1 and is_fused(model) == [True, False]
+    assert before == [vars(module).get("forward") for module in model.model.layers[1].modules()]
+
+
+def test_what_somebody_put_in_place_of_a_product_is_not_packed_over() -> None:
+    model = small()
+    wrap_a_product(model.model.layers[1])
+    put = vars(model.model.layers[1].mlp.up_proj)["forward"]
+    pack(model), unpack(model)
+    assert vars(model.model.layers[1].mlp.up_proj)["forward"] is put
+
+
+def test_what_cannot_be_fused_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fuse(small(hidden_act="gelu")) == 0
     assert fuse(small().to(torch.float16)) == 0
-    mixed = small()
-    mixed.model.layers[0].input_layernorm.to(torch.bfloat16)
-    assert fuse(mixed) == 1
+    assert fuse(small().to(torch.float64)) == 0
     config = Qwen2Config(vocab_size=64, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
                          num_attention_heads=4, num_key_value_heads=2)  # fmt: skip
     assert fuse(Qwen2ForCausalLM(config)) == 0
-    packed = small(hidden_act="gelu")
-    pack(packed)
-    assert fuse(packed) == 0 and packed_part(packed.model.layers[0].mlp.up_proj) is not None
-    monkeypatch.setattr(fused_layers, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "numba", None)  # as if it were not installed
     assert fuse(small()) == 0
+
+
+def test_a_fused_model_is_freed_at_once() -> None:
+    model = small()
+    fuse(model)
+    alive = weakref.ref(model.model.layers[0])
+    gc.disable()
+    try:
+        del model
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_load_fuses_unless_told_not_to(tmp_path: Any) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
+from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from paged_ref import row_loops
 from paged_ref.row_loops import MANY_ROWS, gate, norm, rotate_and_write
 
+ROOT = Path(__file__).parents[2]
 DTYPES = [torch.float32, torch.bfloat16]
 FEW_AND_MANY = [0, 1, 5, MANY_ROWS - 1, MANY_ROWS, 2 * MANY_ROWS + 3]
 
@@ -63,7 +68,9 @@ def test_rotate_and_write(
 ) -> None:
     torch.manual_seed(num_tokens)
     qkv = torch.randn(num_tokens, (num_heads + 2 * num_kv_heads) * head_dim).to(dtype)
-    angles = (100 * torch.rand(num_tokens, head_dim // 2)).repeat(1, 2)
+    angles = 100 * torch.rand(
+        num_tokens, head_dim
+    )  # the two halves differ, so that none is taken for the other
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
     keys, values = (torch.full((num_tokens // 2 + 1, 4, num_kv_heads, head_dim), 7.0).to(dtype) for _ in "kv")
     slots = torch.randperm(4 * len(keys))[:num_tokens]
@@ -108,8 +115,24 @@ def test_bfloat16_is_rounded_as_torch_rounds() -> None:
 def test_few_and_many_rows_give_the_same_bits() -> None:
     torch.manual_seed(0)
     rows = torch.randn(3 * MANY_ROWS, 96).to(torch.bfloat16)
-    pieces = [gate(piece) for piece in rows.split(MANY_ROWS - 1)]
-    assert torch.equal(gate(rows), torch.cat(pieces))
+    weight = np.linspace(0.5, 2, 96, dtype=np.float32)
+    for loop in (gate, lambda rows: norm(rows, weight, 1e-5)):
+        pieces = [loop(piece) for piece in rows.split(MANY_ROWS - 1)]
+        assert torch.equal(loop(rows), torch.cat(pieces))
+
+
+def test_what_the_loops_do_not_take_is_refused() -> None:
+    for dtype in (torch.float64, torch.float16):
+        with pytest.raises(ValueError, match="float32 and bfloat16, not"):
+            gate(torch.ones(2, 8, dtype=dtype))
+    qkv, cache, turn = torch.ones(3, 6), torch.zeros(2, 2, 1, 2), torch.ones(3, 2)
+    slots = torch.arange(3)
+    for cos, sin, where in ((turn[:, :1], turn, slots), (turn, turn[:2], slots), (turn, turn, slots[:2])):
+        with pytest.raises(ValueError, match="3 tokens with heads of 2"):
+            rotate_and_write(qkv, cos, sin, cache, cache, where)
+    scattered = torch.zeros(2, 2, 1, 2).transpose(0, 1)
+    with pytest.raises(RuntimeError, match="view"):
+        rotate_and_write(qkv, turn, turn, scattered, scattered, slots)
 
 
 def test_nothing_is_said_of_loops_that_could_not_be_made_parallel() -> None:
@@ -118,12 +141,19 @@ def test_nothing_is_said_of_loops_that_could_not_be_made_parallel() -> None:
         gate(torch.randn(MANY_ROWS, 4))
 
 
-def test_two_compilations_of_each_loop_serve_every_call() -> None:
-    row_loops.warm_up()
-    names = ("_norm", "_gate", "_rotate", "_norm_all", "_gate_all", "_rotate_all")
-    for dtype in DTYPES:
-        for num_rows in FEW_AND_MANY:
-            test_rotate_and_write(dtype, num_rows, 9, 3, 64)
-            test_norm(dtype, num_rows, 33)
-            test_gate(dtype, num_rows, 33)
-    assert [len(getattr(row_loops, name).signatures) for name in names] == [2] * 6, "one for each dtype"
+def test_a_warm_up_compiles_all_that_is_called_later() -> None:
+    code = """
+        from paged_ref import row_loops
+        from tests.paged_ref import test_row_loops as tests
+        loops = [row_loops._norm, row_loops._gate, row_loops._rotate]
+        loops += [row_loops._norm_all, row_loops._gate_all, row_loops._rotate_all]
+        row_loops.warm_up()
+        compiled = [len(loop.signatures) for loop in loops]
+        for dtype in tests.DTYPES:
+            for num_rows in tests.FEW_AND_MANY:
+                tests.test_rotate_and_write(dtype, num_rows, 9, 3, 64)
+                tests.test_norm(dtype, num_rows, 33)
+                tests.test_gate(dtype, num_rows, 33)
+        assert [len(loop.signatures) for loop in loops] == compiled, compiled
+    """
+    subprocess.run([sys.executable, "-c", dedent(code)], cwd=ROOT, check=True)
