@@ -23,10 +23,9 @@ from paged_ref.hf_model import PagedModel, UnsupportedModel
 from paged_ref.packed_weights import pack, pack_together, packed_part, unpack
 
 from .conftest import Tiny
+from .onednn import PACKED_DTYPES, needs_bfloat16, needs_onednn
 
-pytestmark = pytest.mark.skipif(
-    not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN"
-)
+pytestmark = needs_onednn
 CPU_BACKENDS = [name for name in BACKENDS if name != "triton"]
 
 
@@ -78,10 +77,8 @@ def test_a_fused_model_generates_the_same_tokens(tiny: Tiny, prompts: list[list[
         {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}},
     ],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", PACKED_DTYPES)
 def test_logits_and_cache_are_those_of_the_layers(options: dict[str, Any], dtype: torch.dtype) -> None:
-    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        pytest.skip("this processor has no bfloat16 instructions that oneDNN uses")
     results = []
     for make in (lambda model: model, lambda model: fuse(model) and model):
         model = small(**options).to(dtype)
@@ -96,9 +93,8 @@ def test_logits_and_cache_are_those_of_the_layers(options: dict[str, Any], dtype
         torch.testing.assert_close(fused, plain, rtol=tolerance, atol=tolerance * float(plain.float().std()))
 
 
+@needs_bfloat16
 def test_in_bfloat16_fused_layers_are_not_less_exact() -> None:
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        pytest.skip("this processor has no bfloat16 instructions that oneDNN uses")
     half = small().to(torch.bfloat16)
     exact = PagedModel(copy.deepcopy(half).float())
     wanted = exact.forward(mixed_step(), exact.new_cache(3, 4), "torch").double()
@@ -182,24 +178,6 @@ def test_gradients_are_refused_not_forgotten() -> None:
     fuse(model)
     with pytest.raises(RuntimeError, match="packed weights give no gradients"):
         model(torch.arange(5)[None])
-
-
-@pytest.mark.parametrize("slots", [[3, 4, 5, 16], [3, 4, -1, 5], [3, 4, 10**8, 5], [3, 4], [1, 2, 3, 4, 5]])
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_wrong_slot_is_refused_before_anything_is_written(slots: list[int], fused: bool) -> None:
-    paged = PagedModel(small())
-    if fused:
-        fuse(paged.model)
-    cache = paged.new_cache(4, 4)
-    cache.keys.fill_(7), cache.values.fill_(7)
-    batch = StepBatch(
-        token_ids=np.zeros(4, np.int32), positions=np.arange(4, dtype=np.int32),
-        slot_mapping=np.array(slots, np.int32), sample_rows=np.array([3], np.int32),
-        attention=Batch.of(np.array([[0]]), np.array([4]), np.array([0, 4])),
-    )  # fmt: skip
-    with pytest.raises(IndexError, match="slot_mapping"):
-        paged.forward(batch, cache)
-    assert (cache.keys == 7).all() and (cache.values == 7).all()
 
 
 def test_a_rotary_embedding_of_a_part_of_the_head_is_refused() -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+
+import numpy as np
 import pytest
 import torch
 import transformers as hf
 
 from paged_ref import LLM, SamplingParams
+from paged_ref.attention import Batch
+from paged_ref.batch import StepBatch
+from paged_ref.fused_layers import fuse
 from paged_ref.hf_model import PagedModel, UnsupportedModel, choose_dtype
+
+from .conftest import Tiny
+from .onednn import needs_onednn
 
 SMALL = {
     "vocab_size": 97,
@@ -137,3 +146,22 @@ def test_unknown_dtype_is_named() -> None:
     with pytest.raises(ValueError, match="dtype = 'int8': one of auto"):
         choose_dtype("int8", "cpu")
     assert choose_dtype("float16", "cpu") is torch.float16
+
+
+@pytest.mark.parametrize("slots", [[3, 4, 5, 16], [3, 4, -1, 5], [3, 4, 10**8, 5], [3, 4], [1, 2, 3, 4, 5]])
+@pytest.mark.parametrize("fused", [False, pytest.param(True, marks=needs_onednn)])
+def test_a_wrong_slot_is_refused_before_anything_is_written(
+    tiny: Tiny, slots: list[int], fused: bool
+) -> None:
+    paged = PagedModel(copy.deepcopy(tiny.dense))
+    assert fuse(paged.model) == 2 if fused else True
+    cache = paged.new_cache(4, 4)
+    cache.keys.fill_(7), cache.values.fill_(7)
+    batch = StepBatch(
+        token_ids=np.zeros(4, np.int32), positions=np.arange(4, dtype=np.int32),
+        slot_mapping=np.array(slots, np.int32), sample_rows=np.array([3], np.int32),
+        attention=Batch.of(np.array([[0]]), np.array([4]), np.array([0, 4])),
+    )  # fmt: skip
+    with pytest.raises(IndexError, match="slot_mapping"):
+        paged.forward(batch, cache)
+    assert (cache.keys == 7).all() and (cache.values == 7).all()

@@ -20,6 +20,7 @@ from paged_ref.serving.report import profile_table, table
 from paged_ref.serving.servers import Run, serve_generate, serve_generate_batch, serve_ours
 from paged_ref.serving.workloads import Workload, make_workloads
 from tests.paged_ref.conftest import ByteTokenizer, Tiny
+from tests.paged_ref.onednn import needs_onednn
 
 PROMPTS = [[1, 2, 3], [4, 5], [6, 7, 8, 9, 10, 11, 12], [13]]
 GREEDY = Workload("mixed", "four prompts", PROMPTS, [6, 3, 9, 1], seqs_at_once=2)
@@ -147,7 +148,7 @@ def test_a_profile_adds_up_and_leaves_the_model_as_it_was(tiny: Tiny) -> None:
     assert "products alone" in profile_table([found])
 
 
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")
+@needs_onednn
 def test_the_profile_of_a_tuned_model_takes_the_tuning_back_step_by_step(tiny: Tiny) -> None:
     paged = PagedModel(copy.deepcopy(tiny.dense))
     fuse(paged.model), pack(paged.model)
