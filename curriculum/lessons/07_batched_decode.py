@@ -692,8 +692,9 @@ print(f"prompt tokens: {sum(map(len, skewed.prompts))}, and {padding} of padding
 # engine decode: with the plain model, with packed weights, and with fused layers. The dashed line is a limit: the same
 # matrix products alone, one after the other.
 #
-# > **Predict.** Packing touches only the products, and fusing only what is between them. Which share of a decode step is
-# > attention, in the first bar and in the last? If somebody made it twice as fast, how much faster would a token come?
+# > **Predict.** Packing touches only the products. Fusing joins some of them, and makes loops of what lies between. Which
+# > share of a decode step is attention, in the first bar and in the last? If somebody made it twice as fast, how much
+# > faster would a token come?
 
 # %% tags=["nbval-ignore-output"]
 from dataclasses import asdict
