@@ -319,7 +319,7 @@ def main(arguments: list[str]) -> int:
     if fresh:
         with only_one() as lock:
             set_up(torch_index, lock)
-        subprocess.call([str(PYTHON), "-m", "paged_ref.attention.warm_up"])
+        subprocess.call([str(PYTHON), "-m", "paged_ref", "warm-up"])
         show("3/3  Fetching the model, once, into this user's cache")
     asks_for_help = bool({"-h", "--help"} & set(rest))
     if (fresh or (word in NEEDS_MODEL and not asks_for_help)) and subprocess.call(

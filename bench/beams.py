@@ -11,8 +11,8 @@ from pathlib import Path
 import transformers
 
 from paged_ref import LLM, SamplingParams
-from paged_ref.hf_model import PagedModel
-from paged_ref.request import Request
+from paged_ref.model.hf_model import PagedModel
+from paged_ref.scheduling.request import Request
 
 RESULTS = Path(__file__).parent / "results" / "beams.json"
 WIDTHS, PROMPT_TOKENS, NEW_TOKENS = (2, 4, 6), 161, 338

@@ -13,14 +13,14 @@ import os
 import sys
 
 WORDS = {
-    "lab": ("coursekit.lab", "open JupyterLab on the first notebook, or on a chapter's"),
-    "test": ("coursekit.testing", "run every test and validate every notebook"),
-    "doctor": ("coursekit.doctor", "tell whether this machine is ready, by running a kernel on it"),
-    "check": ("coursekit.check_command", "check your own answers to a chapter's exercises"),
+    "lab": ("coursekit.cli.lab", "open JupyterLab on the first notebook, or on a chapter's"),
+    "test": ("coursekit.cli.test", "run every test and validate every notebook"),
+    "doctor": ("coursekit.cli.doctor", "tell whether this machine is ready, by running a kernel on it"),
+    "check": ("coursekit.cli.check", "check your own answers to a chapter's exercises"),
     "quiz": ("coursekit.quiz", "interview questions in the terminal"),
     "grade": ("coursekit.grade.command", "grade submitted notebooks"),
-    "build": ("coursekit.build", "make the notebooks from curriculum/ (for authors)"),
-    "bench": ("paged_ref.bench", "measure the reference implementation"),
+    "build": ("coursekit.build.command", "make the notebooks from curriculum/ (for authors)"),
+    "bench": ("bench.__main__", "measure the reference implementation"),
 }
 
 

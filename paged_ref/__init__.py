@@ -14,25 +14,26 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .attention import paged_attention
     from .attention.csr import from_csr, to_csr
-    from .block_pool import BlockPool, OutOfBlocks
-    from .block_table import BlockTable
-    from .engine import LLM, RequestOutput
-    from .kv_cache import KVCache, write_kv
-    from .sampling import SamplingParams
+    from .blocks.block_pool import BlockPool, OutOfBlocks
+    from .blocks.block_table import BlockTable
+    from .blocks.kv_cache import KVCache, write_kv
+    from .generation.llm import LLM
+    from .generation.outputs import RequestOutput
+    from .sampling.params import SamplingParams
     from .sizing import MODELS, ModelShape
 
 _HOME = {
-    "BlockPool": "block_pool",
-    "OutOfBlocks": "block_pool",
-    "BlockTable": "block_table",
-    "KVCache": "kv_cache",
-    "write_kv": "kv_cache",
+    "BlockPool": "blocks.block_pool",
+    "OutOfBlocks": "blocks.block_pool",
+    "BlockTable": "blocks.block_table",
+    "KVCache": "blocks.kv_cache",
+    "write_kv": "blocks.kv_cache",
     "paged_attention": "attention",
     "to_csr": "attention.csr",
     "from_csr": "attention.csr",
-    "LLM": "engine",
-    "RequestOutput": "engine",
-    "SamplingParams": "sampling",
+    "LLM": "generation.llm",
+    "RequestOutput": "generation.outputs",
+    "SamplingParams": "sampling.params",
     "MODELS": "sizing",
     "ModelShape": "sizing",
 }

@@ -16,8 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .block_pool import blocks_for
-
 BYTES_PER_NUMBER = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
 
 
@@ -275,3 +273,8 @@ def human_bytes(num_bytes: float) -> str:
             value = num_bytes / size
             return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
     return f"{num_bytes:.0f} B"
+
+
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    """Return how many blocks hold `num_tokens` tokens: the quotient, rounded up."""
+    return -(-num_tokens // block_size)

@@ -9,9 +9,9 @@ import re
 
 import pytest
 
-from coursekit.build import ROOT
-from coursekit.faults import check_target
-from coursekit.source import Target, extra_notebooks, targets
+from coursekit.build.command import ROOT
+from coursekit.build.faults import check_target
+from coursekit.build.targets import Target, extra_notebooks, targets
 
 TARGETS = targets(ROOT)
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coursekit.build.exercises import cells_of, sources
+from coursekit.build.percent import notebook_from_text
 from coursekit.cells import Cell
 from coursekit.checks.answers import CELL, LocalHost, define
 from coursekit.checks.framework import Verdict, exercise
-from coursekit.exercises import cells_of, sources
-from coursekit.source import notebook_from_text
 
 
 @dataclass(frozen=True)

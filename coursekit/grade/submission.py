@@ -42,7 +42,7 @@ class NoSuchChapter(ValueError):
 
 def load_book(root: Path, chapter: str) -> Book:
     """The pristine notebook of a chapter (`2`, `02`)."""
-    from coursekit.exercises import cells_of, sources  # see coursekit.cells for why here
+    from coursekit.build.exercises import cells_of, sources  # see coursekit.cells for why here
 
     found = sources(root)
     if chapter.zfill(2) not in found:

@@ -220,5 +220,5 @@ class _Lab(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 def _hide(packages: list[str]) -> None:
     sys.meta_path[:0] = [_Hidden(packages), _Lab()]
-    for name in ("coursekit", "coursekit.checks", "coursekit.lesson", "coursekit.show"):
+    for name in ("coursekit", "coursekit.checks", "coursekit.views.source_code", "coursekit.views.style"):
         sys.modules[name] = _Silent(name)

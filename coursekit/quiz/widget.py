@@ -27,7 +27,7 @@ from coursekit.quiz.choosing import Refused, choose
 from coursekit.quiz.judge import LETTERS, Item, Unclear, Verdict
 from coursekit.quiz.progress import Progress, load
 from coursekit.quiz.session import Test, adaptive, exam
-from coursekit.show import display_widget
+from coursekit.views.style import display_widget
 
 _STYLE = """<style>
 .quiz-trainer { max-width: 52em; padding: 0.8em; border: 1px solid var(--jp-border-color1, gray); border-radius: 6px; }

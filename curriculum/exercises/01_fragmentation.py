@@ -196,7 +196,7 @@ def requests_that_fit(memory_gb, fraction, weights_gb, bytes_per_token, max_toke
 # ## What you have built
 #
 # The arithmetic of a paged memory, and the allocator that it replaces. The course's own versions are
-# `paged_ref/sizing.py` and `paged_ref/arena.py`; compare them with yours.
+# `paged_ref/sizing.py` and `paged_ref/contiguous/arena.py`; compare them with yours.
 #
 # Next: [chapter 2](../notebooks/02_block_table.ipynb) builds the pool and the table, and [its
 # exercises](02_block_table.ipynb) let you write them.

@@ -194,5 +194,5 @@ def admit(prompt_tokens, num_free, num_blocks, block_size, watermark=0):
 # ## What you have built
 #
 # Pool, table and admission are the whole of a paged memory without sharing. The course's own versions are
-# `paged_ref/block_pool.py` and `paged_ref/block_table.py`; compare them with yours. They count the holders of each
+# `paged_ref/blocks/block_pool.py` and `paged_ref/blocks/block_table.py`; compare them with yours. They count the holders of each
 # block, which chapter 4 needs, and keep the free blocks in a linked list, so that a block can leave it from the middle.

@@ -209,7 +209,7 @@ def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
 # ## What you have built
 #
 # The whole data path of a paged cache: write by slot, read by table, attend without ever putting a sequence
-# together. The course's own versions are `write_kv` in `paged_ref/kv_cache.py`, and `numpy_gather.py` and
+# together. The course's own versions are `write_kv` in `paged_ref/blocks/kv_cache.py`, and `numpy_gather.py` and
 # `numpy_blocks.py` in `paged_ref/attention/`; compare them with yours. They take several query tokens of a
 # sequence at once, with a causal mask.
 #

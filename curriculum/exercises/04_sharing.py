@@ -313,7 +313,7 @@ def beam_blocks(prompt_tokens, parents, block_size):
 # %% [markdown]
 # ## What you have built
 #
-# Counts and copy-on-write are the whole of `fork`, `release` and `grow` in `paged_ref/block_table.py`; the
-# chain is `paged_ref/prefix_cache.py`, which also compares the tokens, so that it stays right even where two
+# Counts and copy-on-write are the whole of `fork`, `release` and `grow` in `paged_ref/blocks/block_table.py`; the
+# chain is `paged_ref/blocks/prefix_cache.py`, which also compares the tokens, so that it stays right even where two
 # keys collide. Compare them with yours. The engine orders its copies first and performs them for all layers
 # at once, before anything is written.

@@ -19,7 +19,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # must stand before Triton is im
 
 import numpy as np
 
-from coursekit.kernel_lab import launch, tl, triton
+from coursekit.kernels.lab import launch, tl, triton
 
 # %% [markdown]
 # How it works: the kernel below doubles numbers, four to a program. Five numbers need two programs, and in the

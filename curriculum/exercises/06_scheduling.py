@@ -346,6 +346,6 @@ def break_even_gbit(kv_bytes_per_token, num_parameters, tflops):
 # %% [markdown]
 # ## What you have built
 #
-# The decisions of a scheduler. The course's own are `paged_ref/scheduler.py` and `paged_ref/manager.py`; compare them
+# The decisions of a scheduler. The course's own are `paged_ref/scheduling/scheduler.py` and `paged_ref/scheduling/block_manager.py`; compare them
 # with yours: theirs serve several sequences of one request together, share blocks, and keep a watermark. In chapter 7
 # your step and your preemption carry a real model.

@@ -377,7 +377,7 @@ for prompt, answer in zip(prompts, dense, strict=True):
 # ## What you have built
 #
 # An engine: a batch of integers, one function in a real model's layers, and a loop. The course's own versions are
-# `paged_ref/batch.py`, `paged_attention_forward` in `paged_ref/hf_model.py`, and `paged_ref/engine.py`; compare them
+# `paged_ref/model/batch.py`, `paged_attention_forward` in `paged_ref/model/hf_model.py`, and `paged_ref/generation/llm.py`; compare them
 # with yours. What theirs have beyond yours is a scheduler that lets requests wait and takes their blocks back (chapter
 # 6), shared blocks (chapter 4), and a compiled kernel (chapter 5).
 #

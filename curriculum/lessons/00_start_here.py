@@ -24,7 +24,7 @@
 # report describes this machine, so its text is not compared when the notebook is tested.)
 
 # %% tags=["nbval-ignore-output"]
-from coursekit import doctor
+from coursekit.cli import doctor
 
 checks = doctor.check()
 doctor.report(checks)
@@ -44,7 +44,7 @@ print("ready for the course:", doctor.ready(checks))
 import transformers
 
 from paged_ref import LLM, SamplingParams
-from paged_ref.hf_model import PagedModel
+from paged_ref.model.hf_model import PagedModel
 
 transformers.utils.logging.disable_progress_bar()
 model = PagedModel.load("smollm2-135m", dtype="float32")
@@ -112,7 +112,7 @@ print(f"all together {sum(prompt_tokens) + sum(new_tokens)} tokens, and there ar
 # %%
 import time
 
-from coursekit.memory_map import take_snapshot
+from coursekit.views.memory_map import take_snapshot
 
 
 def serve(num_blocks, block_size):
@@ -200,8 +200,8 @@ for request, question in list(zip(paged_requests, questions, strict=True))[:3]:
 # the request holds the slot but nothing is in it. White is free.
 
 # %%
-from coursekit.memory_map import draw_memory_over_time, legend_handles
-from coursekit.show import display_figure, figure
+from coursekit.views.memory_map import draw_memory_over_time, legend_handles
+from coursekit.views.style import display_figure, figure
 
 fig, axes = figure(2, 1, width=8, height=6.2, sharex=True)
 runs = [("Contiguous: 2 reservations of 512", contiguous_memory), ("Paged: 64 blocks of 16", paged_memory)]
@@ -225,7 +225,7 @@ display_figure(
 # request's last block: only there is a pale rest, and never more than 15 slots of it.
 
 # %%
-from coursekit.memory_map import draw_memory
+from coursekit.views.memory_map import draw_memory
 
 
 def draw_step(step):
@@ -247,8 +247,8 @@ display_figure(
 # picture above is what it shows.)
 
 # %% tags=["nbval-ignore-output"]
-from coursekit.memory_map import step_slider
-from coursekit.show import display_widget
+from coursekit.views.memory_map import step_slider
+from coursekit.views.style import display_widget
 
 display_widget(
     step_slider(draw_step, len(paged_memory), start=30),

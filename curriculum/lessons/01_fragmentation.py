@@ -57,7 +57,7 @@ print(
 # code:
 
 # %%
-from coursekit.lesson import show_source
+from coursekit.views.source_code import show_source
 from paged_ref import ModelShape
 
 show_source(ModelShape.kv_bytes_per_token, ModelShape.kv_bytes)
@@ -178,7 +178,7 @@ for name, share in usage.shares().items():
 # > **Predict.** After the cell below, 500 of 1,000 slots are free. Does a request of 250 slots fit?
 
 # %%
-from paged_ref.arena import FirstFitArena
+from paged_ref.contiguous.arena import FirstFitArena
 
 arena = FirstFitArena(1000)
 pieces = [arena.allocate(size) for size in (150, 200, 200, 100, 150, 100, 100)]
@@ -244,10 +244,10 @@ except OutOfBlocks as error:
 # %%
 import math
 
-from coursekit import arena_view
-from coursekit.show import display_figure, figure
-from paged_ref.arena import BuddyArena
-from paged_ref.contiguous import ContiguousServer, reserve_max, reserve_oracle, reserve_power_of_two
+from coursekit.views import arena as arena_view
+from coursekit.views.style import display_figure, figure
+from paged_ref.contiguous.arena import BuddyArena
+from paged_ref.contiguous.server import ContiguousServer, reserve_max, reserve_oracle, reserve_power_of_two
 from paged_ref.workload import Trace, make_workload
 
 SMALL, LONGEST, STEP = 4096, 512, 200
@@ -289,7 +289,7 @@ for line in in_words:
 # > their slots are empty? How many such requests fit on the eight H100?
 
 # %%
-from paged_ref.block_pool import blocks_for
+from paged_ref.sizing import blocks_for
 from paged_ref.sizing import paged_capacity
 
 BLOCK = 16
@@ -369,9 +369,9 @@ show_source(ContiguousServer.admit, ContiguousServer.usage)
 # %%
 from itertools import pairwise
 
-from paged_ref.contiguous import serve
-from paged_ref.cost_model import SETUPS
-from paged_ref.simulator import simulate
+from paged_ref.contiguous.server import serve
+from paged_ref.simulation.cost_model import SETUPS
+from paged_ref.simulation.simulator import simulate
 from paged_ref.sizing import Usage
 from paged_ref.workload import TRACES
 
@@ -489,7 +489,7 @@ for name, usage in measured.items():
 # > **Predict.** The 70B example holds nearly ten times the requests. By what factor does its throughput rise?
 
 # %%
-from paged_ref.plan import DEVICES, Load, plan
+from paged_ref.simulation.capacity import DEVICES, Load, plan_capacity
 
 article = Load(PROMPT, OUTPUT, MAX_TOKENS)
 machines = [
@@ -502,7 +502,7 @@ print(
     f"{'':28} {'at once':>14} {'times':>6} {'ms a token':>12} {'throughput, times':>18} {'tokens in a step':>20}"
 )
 for name, gpu, count, load in machines:
-    result = plan(MODELS[name], DEVICES[gpu], load, count)
+    result = plan_capacity(MODELS[name], DEVICES[gpu], load, count)
     few, many = result.contiguous, result.paged
     slow, slower = (1e3 * s.concurrency / s.requests_per_second / load.output_tokens for s in (few, many))
     prompt_tokens = round(many.concurrency / load.output_tokens * load.prompt_tokens)  # of those that begin
@@ -513,7 +513,7 @@ for name, gpu, count, load in machines:
         f"{many.concurrency:6} + {prompt_tokens:4} prompt"
     )
 budgets = (
-    plan(MODELS["opt-13b"], DEVICES["a100-40gb"], machines[-1][-1]).budget,
+    plan_capacity(MODELS["opt-13b"], DEVICES["a100-40gb"], machines[-1][-1]).budget,
     NUM_SLOTS * opt.kv_bytes_per_token,
 )
 print(
@@ -568,7 +568,7 @@ print(f"reservations against one:     {batched / one:.1f} times")
 PRICE_PER_GPU_HOUR = 2.50
 
 for name, gpu, count, load in machines:
-    result = plan(MODELS[name], DEVICES[gpu], load, count)
+    result = plan_capacity(MODELS[name], DEVICES[gpu], load, count)
     rates = [serving.requests_per_second for serving in (result.contiguous, result.paged)]
     costs = [1000 * PRICE_PER_GPU_HOUR * count / (3600 * rate) for rate in rates]
     print(f"{name:14} {count} x {DEVICES[gpu].name:11} requests/s: {rates[0]:5.2f} -> {rates[1]:5.2f}   "
@@ -579,8 +579,8 @@ for name, gpu, count, load in machines:
 # your own below it. In a terminal, `python -m paged_ref plan --help` does the same.
 
 # %%
-from coursekit.estimator import CHOICES, START, estimate
-from coursekit.explore import explore
+from coursekit.views.estimator import CHOICES, START, estimate
+from coursekit.views.explore import explore
 
 explore(
     estimate,
@@ -693,7 +693,7 @@ print("contiguous:", fixed, "requests   paged:", NUM_SLOTS // BLOCK // blocks_fo
 # **The model is small, or the memory large.** The batch then meets another limit, compute, long before memory is full:
 
 # %%
-result = plan(MODELS["smollm2-135m"], DEVICES["h100-80gb"], Load(600, 250, 2048))
+result = plan_capacity(MODELS["smollm2-135m"], DEVICES["h100-80gb"], Load(600, 250, 2048))
 print(f"SmolLM2 on an H100: {result.contiguous.concurrency:,} requests fit with reservations, "
       f"{result.paged.concurrency:,} with blocks")  # fmt: skip
 print(f"throughput: {result.paged.requests_per_second / result.contiguous.requests_per_second:.2f} times")

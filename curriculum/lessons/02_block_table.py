@@ -53,7 +53,7 @@ print(f"40 GB of memory: {40 * 10**9 // block_bytes:,} blocks")
 # > of KV blocks, and to the number of CUDA blocks?
 
 # %%
-from paged_ref.block_pool import blocks_for
+from paged_ref.sizing import blocks_for
 
 lengths = [850, 120, 33, 4000]
 print("block size   KV blocks held   CUDA blocks of such a kernel, per layer")
@@ -210,8 +210,8 @@ print("the library agrees:", [table.slot(t) for t in (0, 15, 16, 19)])
 # The sequence grows by 18 tokens, to 38. They do not fit into its two blocks, so it takes a third: block 340.
 
 # %%
-from coursekit.memory_map import take_snapshot
-from coursekit.table_view import draw_tables
+from coursekit.views.memory_map import take_snapshot
+from coursekit.views.table import draw_tables
 
 table.append(18)
 draw_tables(take_snapshot(big_pool, {0: table}), "One sequence, three of the pool's 1,024 blocks").show()
@@ -225,8 +225,8 @@ draw_tables(take_snapshot(big_pool, {0: table}), "One sequence, three of the poo
 # With a kernel running, move the sliders until you no longer need them.
 
 # %%
-from coursekit.explore import explore
-from coursekit.table_view import address
+from coursekit.views.explore import explore
+from coursekit.views.table import address
 
 KEY_BYTES = llama.num_kv_heads * llama.head_dim * 2  # one token's keys in one layer, two bytes a number
 
@@ -345,7 +345,7 @@ print(
 # Drawn, for one token after the other (each row is a moment, each box a slot):
 
 # %%
-from coursekit.waste_view import growth
+from coursekit.views.waste import growth
 
 growth(range(3, 10), block_size=4).show()
 
@@ -357,7 +357,7 @@ growth(range(3, 10), block_size=4).show()
 # must take a block out of the *middle* in constant time.
 
 # %%
-from coursekit.lesson import show_source
+from coursekit.views.source_code import show_source
 
 show_source(BlockPool.allocate, BlockPool.free)
 
@@ -423,7 +423,7 @@ print("4,000 steps, the same slots and the same failures; times that the pool wa
 # > **Predict.** C is longer than B was. Where will its blocks be?
 
 # %%
-from coursekit.pool_view import History
+from coursekit.views.pool import History
 
 pool = BlockPool(num_blocks=16, block_size=4)
 tables = {0: BlockTable(pool), 1: BlockTable(pool)}
@@ -477,7 +477,7 @@ print("a request for all of them gets", len(worn.allocate(80)))
 # both; the map already shows them. Click a block to see who holds it.
 
 # %%
-from coursekit.pool_view import pick_block
+from coursekit.views.pool import pick_block
 
 pool = BlockPool(num_blocks=16, block_size=4, enable_prefix_caching=True)
 pool.allocate(16)
@@ -539,9 +539,9 @@ print("(d)", admission(6000, 4000, free=500, num_blocks=500, watermark_blocks=5)
 # watermark back).
 
 # %%
-from paged_ref.request import Request, Sequence
-from paged_ref.sampling import SamplingParams
-from paged_ref.scheduler import Scheduler
+from paged_ref.scheduling.request import Request, Sequence
+from paged_ref.sampling.params import SamplingParams
+from paged_ref.scheduling.scheduler import Scheduler
 
 
 def request_of(prompt_tokens, max_new_tokens, pool, number=0):
@@ -659,7 +659,7 @@ for n in (10, 850, 10_000):
 # so one meets it more often: each counts by its output tokens.
 
 # %%
-from coursekit.waste_view import waste_bars, waste_curve
+from coursekit.views.waste import waste_bars, waste_curve
 
 
 def lengths_in_flight(trace, num_requests=4000):
@@ -921,7 +921,7 @@ print("pool.check() finds nothing")
 # compare. The library's manager does, and names the block:
 
 # %% tags=["raises-exception"]
-from paged_ref.manager import BlockManager
+from paged_ref.scheduling.block_manager import BlockManager
 
 BlockManager(pool).check([])
 

@@ -236,8 +236,8 @@ print("the same, heads outside:      ", bool((ours[7, 2] == 1).all()))
 # > which byte begins the key that query head 4 reads?
 
 # %%
-from coursekit.explore import explore
-from coursekit.kv_view import kv_address
+from coursekit.views.explore import explore
+from coursekit.views.kv import kv_address
 
 
 def key_of(token, query_head):
@@ -330,7 +330,7 @@ for n in (4, 13, 14):
 # the sum over *all* keys. Section 8 turns that nuisance into an algorithm.
 
 # %%
-from coursekit.kv_view import walk
+from coursekit.views.kv import walk
 
 scores = dense_keys @ query / 4
 so_far = [softmax(scores[: min(end, 14)]).tolist() for end in (4, 8, 12, 16)]
@@ -421,8 +421,8 @@ print("output:", output.shape, " NaN in it:", bool(np.isnan(output).any()))
 # are rare, unless one was made from the other. The library has one; it is short enough to check by reading.
 
 # %%
-from coursekit.lesson import show_source
-from paged_ref.attention.oracle import oracle
+from coursekit.views.source_code import show_source
+from paged_ref.verify.oracle import oracle
 
 show_source(oracle)
 
@@ -523,7 +523,7 @@ for number, (block_scores, block_values) in enumerate(blocks_of(scores, dense_va
 # > **Predict.** If the blocks come with falling scores, how often must anything be rescaled?
 
 # %%
-from coursekit.softmax_view import Step, accumulators
+from coursekit.views.softmax import SoftmaxStep, accumulators
 
 full = scores[:12]  # three full blocks
 d = int(dense_values[:12].mean(axis=0).argmax())  # the number of acc that is drawn
@@ -541,7 +541,7 @@ def run(order):
         state, rescale = absorb(*state, block_scores, block_values)
         top, total, acc = state
         numbers = (float(x) for x in (top, rescale, total, acc[d]))
-        steps.append(Step(tuple(block_scores.tolist()), *numbers))
+        steps.append(SoftmaxStep(tuple(block_scores.tolist()), *numbers))
     exact = float(softmax(full) @ dense_values[:12, d])
     return accumulators(steps, exact, f"Blocks {order}")
 
@@ -553,7 +553,7 @@ explore(run, "a choice of the order", start={"order": "with rising scores"}, ord
 # rescale? `mutate` makes it for us: it takes a function's source, replaces a text in it, and compiles that anew.
 
 # %%
-from coursekit.mutants import mutate
+from coursekit.views.mutants import mutate
 
 forgetful = mutate(absorb, ("total * rescale", "total"), ("acc * rescale", "acc"))
 exact = softmax(full) @ dense_values[:12]
@@ -729,7 +729,7 @@ for seed in range(5):
 # > **Predict.** Does that test catch more than the easy one, because it has more tokens, or fewer?
 
 # %%
-from coursekit.mutants import mutant_table
+from coursekit.views.mutants import mutant_table
 
 tests = {
     "easy, tiny": (easy_inputs(0.0005, num_blocks=128), 1e-4),
@@ -785,7 +785,7 @@ for name in ("right", "length - 1", "number of blocks rounded down", "first sequ
 # meant for:
 
 # %%
-from paged_ref.attention import grid
+from paged_ref.verify import grid
 
 mine = [c for c in grid.cases() if (c.queries, c.extra, c.dtype) == ("decode", "none", "float32")]
 print(f"{len(mine)} of the grid's {len(grid.cases())} cases are plain decodes in float32")

@@ -81,7 +81,7 @@ print("B reads", repr(memory.read(b)), "  tables:", b.blocks, c.blocks)
 # This is the library's code (what a *cached* block is, section 8 says):
 
 # %%
-from coursekit.lesson import show_source
+from coursekit.views.source_code import show_source
 
 show_source(BlockPool.share, BlockPool.free)
 
@@ -167,7 +167,7 @@ print("A reads", repr(memory.read(a)), "  B reads", repr(memory.read(b)))
 # > order. How many blocks are copied?
 
 # %%
-from coursekit.pool_view import History
+from coursekit.views.pool import History
 
 pool, memory = BlockPool(num_blocks=8, block_size=4), TextMemory(8, 4)
 pool.allocate(8)
@@ -252,7 +252,7 @@ print("after B has left, in place:", a.num_tokens, "tokens, copies:", a.take_cop
 import transformers
 
 from paged_ref import LLM, SamplingParams
-from paged_ref.hf_model import PagedModel
+from paged_ref.model.hf_model import PagedModel
 
 transformers.utils.logging.disable_progress_bar()
 model = PagedModel.load("smollm2-135m", dtype="float32")
@@ -325,8 +325,8 @@ print("the same number of copies:", copied == sample_copies + beam_copies)
 import json
 from pathlib import Path
 
-from coursekit.explore import explore
-from coursekit.fork_view import beam_tree, sharing_curves
+from coursekit.views.explore import explore
+from coursekit.views.fork import beam_tree, sharing_curves
 
 searches = json.loads(Path("../bench/results/beams.json").read_text())["searches"]
 trees = {width: [] for width in (2, 4, 6)}
@@ -445,7 +445,7 @@ for trace, kind in PAPER:
 table_of("saved, the requests of a trace", traced)
 
 # %%
-from coursekit.fork_view import saved_beside_paper
+from coursekit.views.fork import saved_beside_paper
 
 ours = {
     f"{trace}, {kind}": {
@@ -461,7 +461,7 @@ saved_beside_paper(ours, {f"{trace}, {kind}": PAPER[trace, kind] for trace, kind
 # memory once:
 
 # %%
-from coursekit.beams import living
+from coursekit.beam_tree import living
 
 for width in trees:
     back = [
@@ -539,13 +539,13 @@ compare("another place (16 later)", reference, stored(one + other + common))
 # > talking?
 
 # %%
-from paged_ref.prefix_cache import PrefixCache
+from paged_ref.blocks.prefix_cache import PrefixCache
 
 
 class AnyPlaceCache(PrefixCache):
     """Finds a block by its own tokens, whatever stands before."""
 
-    def find(self, parent, tokens, extras=None):
+    def find(self, parent, tokens, extras=None, key=None):
         filed = [entry for entries in self._by_key.values() for entry in entries]
         return next((entry for entry in filed if entry.tokens == tuple(tokens)), None)
 
@@ -585,7 +585,7 @@ print("wrong:", repr(model.tokenizer.decode(wrong[1])))
 # image.
 
 # %%
-from paged_ref.prefix_cache import chained_key
+from paged_ref.blocks.prefix_cache import chained_key
 
 cat, mat, hat = (1, 2, 3, 4), (5, 6, 7, 8), (9, 9, 9, 9)
 root = b""
@@ -971,7 +971,7 @@ print("milliseconds:", {word: round(1e3 * seconds) for word, (_, seconds) in zip
 # one. Both find prefixes only; both count holders.
 
 # %%
-from coursekit.prefix_view import two_trees
+from coursekit.views.prefix import two_trees
 
 two_trees(
     {
@@ -994,7 +994,7 @@ two_trees(
 # > does the three steps. Which counts are possible at the end?
 
 # %%
-from coursekit.prefix_view import Moment, race
+from coursekit.views.prefix import Moment, race
 
 race([Moment(0, "read", 1), Moment(1, "read", 1), Moment(0, "write", 2), Moment(1, "write", 2)], 1,
      "The lost update").show()  # fmt: skip
@@ -1005,7 +1005,7 @@ race([Moment(0, "read", 1), Moment(1, "read", 1), Moment(0, "write", 2), Moment(
 # seconds, where the other is kept out).
 
 # %%
-from paged_ref.threads import LockedBlockPool, share_from_two_threads
+from paged_ref.blocks.lost_update import LockedBlockPool, share_from_two_threads
 
 print("one holder, two more come, without a lock:", share_from_two_threads(BlockPool(8, 4), patience=5))
 print("one holder, two more come, with a lock:   ", share_from_two_threads(LockedBlockPool(8, 4)))
@@ -1064,8 +1064,8 @@ except ValueError as error:
 # block is named, and compares. The same damage again, one line later the check:
 
 # %%
-from paged_ref.manager import BlockManager
-from paged_ref.request import Request, Sequence
+from paged_ref.scheduling.block_manager import BlockManager
+from paged_ref.scheduling.request import Request, Sequence
 
 pool = BlockPool(num_blocks=6, block_size=4)
 a = BlockTable(pool)

@@ -1,6 +1,6 @@
 # ---
 # course:
-#   depends: [bench/results/kernel_resources.json, paged_ref/attention/triton_kernels.py, coursekit/numpy_triton.py]
+#   depends: [bench/results/kernel_resources.json, paged_ref/attention/triton_kernels.py, coursekit/kernels/numpy_triton.py]
 # ---
 
 # %% [markdown]
@@ -45,7 +45,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from paged_ref.attention.oracle import oracle
+from paged_ref.verify.oracle import oracle
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 6, 2, 24, 16
 GROUP = HEADS // KV_HEADS
@@ -128,7 +128,7 @@ print("the loop equals the oracle:", close(loop))
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
-from coursekit.kernel_lab import HAS_TRITON, tl, triton
+from coursekit.kernels.lab import HAS_TRITON, tl, triton
 
 # %% tags=["nbval-ignore-output"]
 where = torch.cuda.get_device_name() + ", compiled" if DEVICE == "cuda" else "the CPU, interpreted"
@@ -204,7 +204,7 @@ def by_token(
 # there is to "paged". `Launch` keeps a kernel with its arguments, so that we can run it now and look at its loads later.
 
 # %%
-from coursekit.kernel_elsewhere import Launch
+from coursekit.kernels.worker import Launch
 
 names = ("query", "keys", "values", "tables", "lens")
 q, k, v, tables, lens = (torch.from_numpy(getattr(batch, name)).to(DEVICE) for name in names)
@@ -360,8 +360,8 @@ print(SEQS * KV_HEADS, "programs; equals the oracle:", close(run(versions["3 a g
 # every value of every sequence, once.
 
 # %%
-from coursekit.kernel_elsewhere import NEEDS_TRITON, accesses
-from coursekit.kernel_view import count
+from coursekit.kernels.worker import NEEDS_TRITON, accesses
+from coursekit.views.kernel import count
 
 fewest = 2 * int(batch.lens.sum()) * KV_HEADS * HEAD_DIM * 4
 seen = {name: accesses([launch]) for name, launch in versions.items()}
@@ -522,7 +522,7 @@ else:
 # > Which change paid in which?
 
 # %%
-from coursekit.kernel_view import load_bars
+from coursekit.views.kernel import load_bars
 
 seen["5 split in four"] = accesses([versions["5 split in four"]])
 loads = {name: count(found, number_bytes=4) for name, found in seen.items()}
@@ -544,8 +544,8 @@ for name, one in loads.items():
 # > look like then?
 
 # %%
-from coursekit.explore import explore
-from coursekit.kernel_view import access_map, tokens_read
+from coursekit.views.explore import explore
+from coursekit.views.kernel import access_map, tokens_read
 
 used = [table[:n].tolist() for table, n in zip(batch.tables, batch.used, strict=True)]
 BY_HEAD, BY_KV_HEAD = "sequence, head", "sequence, KV head"
@@ -588,8 +588,8 @@ for size in (8, 16, 32):
 # there the rows of the tile are several query *tokens* times the heads of the group, and a causal mask says who sees what.
 
 # %%
-from coursekit.kernel_elsewhere import call, library_reads
-from coursekit.lesson import show_source
+from coursekit.kernels.worker import call, library_reads
+from coursekit.views.source_code import show_source
 
 if HAS_TRITON:
     from paged_ref.attention import triton_kernels
@@ -626,7 +626,7 @@ else:
 # > save if it takes the blocks in order?
 
 # %%
-from coursekit.kernel_elsewhere import resources
+from coursekit.kernels.worker import resources
 
 llama = {"HEADS": 32, "KV_HEADS": 8, "HEAD_DIM": 128, "D": 128, "MAX_BLOCKS": 256}
 plain = prepare(by_group, (SEQS, KV_HEADS), ROWS=16, TILE=4 * BLOCK, PAGED=False)
@@ -675,7 +675,7 @@ for target, device in (("sm_80", "A100"), ("sm_90", "H100"), ("gfx942", "MI300X"
 # > its arithmetic can decode attention use at most?
 
 # %%
-from coursekit.kernel_view import roofline
+from coursekit.views.kernel import roofline
 
 PEAK, BANDWIDTH = 989e12, 3350e9
 share = min(PEAK, 4 * BANDWIDTH) / PEAK
@@ -701,7 +701,7 @@ roofline("H100 SXM, bf16, published limits", PEAK, BANDWIDTH, points).show()
 # %% tags=["nbval-ignore-output"]
 import time
 
-from paged_ref.attention.bench import Shape, measure
+from bench.attention import Shape, time_backends
 
 device = torch.device(DEVICE)
 BACKEND = "triton" if DEVICE == "cuda" else "numba"
@@ -731,7 +731,7 @@ peak = 2 * n**3 / seconds_of(lambda: a @ a)
 def decode_rows(batch_size, block_size, repeats=25):
     """Decode attention of SmolLM2's shape here: through the table, in one block, and contiguous."""
     shape = Shape("SmolLM2", batch_size, 600, 9, 3, 64, dtype, block_size)
-    return {row.backend: row for row in measure(shape, [BACKEND], device, bandwidth, repeats)}
+    return {row.backend: row for row in time_backends(shape, [BACKEND], device, bandwidth, repeats)}
 
 
 here = decode_rows(16, 16)
@@ -793,7 +793,7 @@ print(f"share of the bandwidth, published: {shares}; contiguous {CONTIGUOUS:.0%}
 # > advance, as long as one goes straight on.
 
 # %% tags=["nbval-ignore-output"]
-from coursekit.kernel_view import slowdown
+from coursekit.views.kernel import slowdown
 
 # Three rounds, and the best of each: other programs disturb a measurement.
 rounds = [{size: decode_rows(16, size) for size in (1, 4, 8, 16, 32)} for _ in range(3)]

@@ -35,7 +35,7 @@
 # %%
 from collections import deque
 
-from coursekit.memory_map import name_of
+from coursekit.views.memory_map import name_of
 
 LENGTHS, PLACES = [3, 12, 5, 7, 9, 2, 6, 4, 11, 3, 8, 2], 4
 
@@ -95,7 +95,7 @@ show_rows(continuous_batches(LENGTHS, PLACES))
 # can play all four. With blocks as long as the longest request, each request gets one block, which is a
 # reservation. And a scheduler that admits nobody while somebody runs is a static one. The memory is that of the vLLM
 # paper's first setup, OPT-13B on an A100. How long a step takes is computed from the GPU's data sheet
-# (`paged_ref.cost_model`), so the seconds are the same on every machine.
+# (`paged_ref.simulation.cost_model`), so the seconds are the same on every machine.
 #
 # > **Predict.** 200 conversations wait at the door. Which of the two changes alone brings more, and do the two
 # > gains add up or multiply?
@@ -104,9 +104,9 @@ show_rows(continuous_batches(LENGTHS, PLACES))
 import numpy as np
 
 from paged_ref import BlockPool
-from paged_ref.cost_model import SETUPS
-from paged_ref.scheduler import Admission, Scheduler
-from paged_ref.simulator import Simulator
+from paged_ref.simulation.cost_model import SETUPS
+from paged_ref.scheduling.scheduler import Admission, Scheduler
+from paged_ref.simulation.simulator import Simulator
 from paged_ref.workload import TRACES, make_workload
 
 
@@ -119,8 +119,8 @@ class StaticScheduler(Scheduler):
         self.joining = not self.running
         return super().schedule()
 
-    def admission(self, request):
-        answer = super().admission(request)
+    def admission(self, request, prefix=None):
+        answer = super().admission(request, prefix)
         return Admission.LATER if answer is Admission.OK and not self.joining else answer
 
 
@@ -158,7 +158,7 @@ for scheduler_class, batching in ((StaticScheduler, "static"), (Scheduler, "cont
 # 3. **waiting requests** are admitted, the oldest first, and none overtakes another.
 
 # %%
-from coursekit.lesson import show_source
+from coursekit.views.source_code import show_source
 
 show_source(Scheduler.schedule)
 
@@ -172,9 +172,9 @@ show_source(Scheduler.schedule)
 
 
 # %%
-from coursekit.timeline_view import Timeline
+from coursekit.views.timeline import Timeline
 from paged_ref import BlockTable, SamplingParams
-from paged_ref.request import Request, Sequence
+from paged_ref.scheduling.request import Request, Sequence
 
 
 def request_of(number, prompt_tokens, new_tokens, pool):
@@ -187,7 +187,7 @@ def take_tokens(scheduler, step):
     """What the model and the sampler do: one token more for whoever was computed to its end."""
     for chunk in step.chunks:
         if chunk.samples:
-            chunk.sequence.token_ids.append(chunk.request.number)
+            chunk.sequence.token_ids.append(chunk.request.request_id)
             if chunk.sequence.num_new_tokens == chunk.request.max_new_tokens:
                 scheduler.finish(chunk.request, chunk.sequence, "length")
 
@@ -231,7 +231,7 @@ roomy.explore(start=2, title="Five requests, a pool with room for all")
 # > these start: (a) a prompt of 60 with 20 to come, (b) 81 with 20, (c) 100 with 80?
 
 # %%
-from paged_ref.scheduler import NeverFits
+from paged_ref.scheduling.scheduler import NeverFits
 
 show_source(Scheduler.admission)
 pool = BlockPool(10, 16)
@@ -264,7 +264,7 @@ except NeverFits as error:
 # > the preemptions, to the wait for the first token, and to the throughput?
 
 # %%
-from paged_ref.simulator import simulate
+from paged_ref.simulation.simulator import simulate
 
 busy = make_workload(TRACES["sharegpt"], num_requests=400, rate=3.0, seed=1)
 published = {0.0: 1065, 0.02: 400, 0.05: 187, 0.1: 168}
@@ -305,7 +305,7 @@ for budget in (16_384, 2048, 512, 256, 128):
     print(f"{budget:6,}   {1e3 * gaps[-1]:13.0f} ms   {1e3 * first:27.0f} ms   {1e3 * gaps[59]:15.1f} ms")
 
 # %%
-from coursekit.dashboard_view import latency_plot
+from coursekit.views.dashboard import latency_plot
 
 two = {name: chunked[name] for name in ("16,384 tokens a step", "256 tokens a step")}
 latency_plot(two, [0], "A decodes while a prompt of 8,000 tokens arrives").show()
@@ -362,8 +362,8 @@ while not step.preempted:
     scheduler.complete(step)
     take_tokens(scheduler, step)
     step = scheduler.schedule()
-print("order in the queue:", *(name_of(r.number) for r in [*scheduler.running, *scheduler.waiting]))
-print("preempted:", *(f"{name_of(r.number)}, priority {r.priority}" for r in step.preempted))
+print("order in the queue:", *(name_of(r.request_id) for r in [*scheduler.running, *scheduler.waiting]))
+print("preempted:", *(f"{name_of(r.request_id)}, priority {r.priority}" for r in step.preempted))
 
 # %% [markdown]
 # ### With a real model
@@ -379,7 +379,7 @@ import time
 import transformers
 
 from paged_ref import LLM
-from paged_ref.hf_model import PagedModel
+from paged_ref.model.hf_model import PagedModel
 
 transformers.utils.logging.disable_progress_bar()
 model = PagedModel.load("smollm2-135m", dtype="float32", device="cpu")
@@ -502,8 +502,8 @@ for name, cost in SETUPS.items():
 # Move the link's speed and see where the lines cross.
 
 # %%
-from coursekit.dashboard_view import break_even
-from coursekit.explore import explore
+from coursekit.views.dashboard import break_even
+from coursekit.views.explore import explore
 
 
 def swap_or_recompute(setup, link_gb_per_s):
@@ -620,11 +620,11 @@ def progress(seed):
         scheduler.add(request_of(number, prompt, new, pool))
     steps = preemptions = 0
     while scheduler.has_work:
-        before = {r.number: r.sequences[0].num_computed_tokens for r in scheduler.running}
-        oldest = min(r.number for r in [*scheduler.running, *scheduler.waiting])
+        before = {r.request_id: r.sequences[0].num_computed_tokens for r in scheduler.running}
+        oldest = min(r.request_id for r in [*scheduler.running, *scheduler.waiting])
         step = scheduler.schedule()
         first = step.chunks[0]
-        assert first.request.number == oldest and first.stop > before.get(oldest, 0)
+        assert first.request.request_id == oldest and first.stop > before.get(oldest, 0)
         scheduler.complete(step)
         take_tokens(scheduler, step)
         scheduler.check()
@@ -715,7 +715,7 @@ cells.reshape(-1)[a.append(4)] = list("AAAA")
 print("copied after the blocks were freed: ", repr("".join(cells[freed].reshape(-1))))
 
 # %% [markdown]
-# So a step has an order (`paged_ref/step.py`): blocks are swapped out before anything is written, swapped in before
+# So a step has an order (`paged_ref/scheduling/step.py`): blocks are swapped out before anything is written, swapped in before
 # anything is read. The engine makes these copies before it starts the model.
 #
 # ### Broken: an abort on one way out
@@ -734,7 +734,9 @@ while not host.num_used:
     step = scheduler.schedule()
     scheduler.complete(step)
     take_tokens(scheduler, step)
-statuses = ", ".join(f"{name_of(r.number)} {r.status.value}" for r in scheduler.running + scheduler.waiting)
+statuses = ", ".join(
+    f"{name_of(r.request_id)} {r.status.value}" for r in scheduler.running + scheduler.waiting
+)
 print(f"{statuses}; blocks held: device {pool.num_used}, host {host.num_used}")
 [hung_up] = scheduler.waiting
 scheduler.waiting.remove(hung_up)  # "it only waits, so it holds nothing"
@@ -765,7 +767,7 @@ print("all aborted instead; blocks held: device", pool.num_used, "and host", hos
 # %%
 from functools import cache
 
-from coursekit.dashboard_view import dashboard
+from coursekit.views.dashboard import dashboard
 
 
 @cache
@@ -811,7 +813,7 @@ print("lines in all:", len(text.splitlines()))
 # request computes the same prefix waits until that is done, and finds it.)
 
 # %%
-from paged_ref.metrics import TimedBlockPool
+from paged_ref.telemetry.metrics import TimedBlockPool
 
 pool = TimedBlockPool(opt.num_blocks(16), 16, enable_prefix_caching=True)
 scheduler = Scheduler(pool, max_num_seqs=256)
@@ -847,7 +849,7 @@ print(f"allocation latency on this machine: median {1e6 * now['allocation_p50']:
 # > does the number of blocks grow by 5 %, by less, or by more? And from 0.9 down to 0.3?
 
 # %%
-from paged_ref.memory import Budget
+from paged_ref.model.pool_size import Budget
 
 shape = llama.shape
 # A bound from above: the widest layer for all tokens of a step, and the logits of each sequence.
@@ -890,7 +892,7 @@ print(f"predicted: ({2**30 // 2:,} - {activations:,}) // {per_block:,} = {predic
 log = logging.getLogger("paged_ref")
 log.setLevel(logging.INFO)
 log.addHandler(handler := logging.StreamHandler(sys.stdout))
-with patch("paged_ref.memory.psutil.virtual_memory", lambda: SimpleNamespace(available=2**30)):
+with patch("paged_ref.model.pool_size.psutil.virtual_memory", lambda: SimpleNamespace(available=2**30)):
     engine = LLM(model, memory_fraction=0.5, max_num_batched_tokens=512, max_num_seqs=16)
 log.removeHandler(handler)
 print("the engine has", engine.pool.num_blocks, "blocks; as predicted:", engine.pool.num_blocks == predicted)

@@ -131,9 +131,9 @@ print("the table says so too:", tables[0].slot(4) == block * BLOCK_SIZE + offset
 # sequences, one after the other, and integers that say who is who.
 
 # %%
-from coursekit.lesson import show_source
+from coursekit.views.source_code import show_source
 from paged_ref.attention import Batch
-from paged_ref.batch import StepBatch
+from paged_ref.model.batch import StepBatch
 
 
 def make_batch(new_tokens, tables):
@@ -173,7 +173,7 @@ print("block_tables\n", batch.attention.block_tables)
 # are the sample rows: the last token of each sequence, the only ones whose logits are needed.
 
 # %%
-from coursekit.batch_view import step_picture
+from coursekit.views.batch import step_picture
 
 step_picture(batch, "Prefill: every token of every prompt, in one row", BLOCK_SIZE).show()
 
@@ -242,7 +242,7 @@ dense.set_attn_implementation("sdpa")
 # untouched. This is ours, as it stands in the library:
 
 # %%
-from paged_ref import hf_model
+from paged_ref.model import hf_model
 
 show_source(hf_model.paged_attention_forward)
 
@@ -256,7 +256,7 @@ show_source(hf_model.paged_attention_forward)
 # came to us.
 
 # %%
-from paged_ref.hf_model import PagedModel
+from paged_ref.model.hf_model import PagedModel
 
 swapped = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 print("before:", swapped.config._attn_implementation)
@@ -508,7 +508,7 @@ step_picture(theirs, "A chunk of a prefill beside two decodes", BLOCK_SIZE).show
 # This is the library's version. It has no case for prefill and none for decode; a chunk is a range of tokens.
 
 # %%
-from paged_ref.batch import build_batch
+from paged_ref.model.batch import build_batch
 
 show_source(build_batch)
 
@@ -575,7 +575,7 @@ print("blocks held at most:", beam_engine.metrics.peak_used_blocks)
 # > between two tokens?
 
 # %%
-from paged_ref.serving.workloads import make_workloads
+from bench.serve.workloads import make_workloads
 
 workloads = make_workloads(tokenizer, quick=True)
 asking = [p[256:] for p in workloads["shared prefix"].prompts[:3]]
@@ -619,8 +619,8 @@ for caching, asked in timed.items():
 # lost.
 #
 # Two things must be kept apart, because they have nothing to do with paging. Our engine also **packs** the weights for
-# the CPU's matrix products (`paged_ref/packed_weights.py`), and **fuses** what a layer does between them into a few
-# loops (`paged_ref/fused_layers.py`). So it runs twice: on the model as transformers wrote it, as in all cells before,
+# the CPU's matrix products (`paged_ref/model/cpu/packed_weights.py`), and **fuses** what a layer does between them into a few
+# loops (`paged_ref/model/cpu/fused_layers.py`). So it runs twice: on the model as transformers wrote it, as in all cells before,
 # and tuned.
 #
 # > **Predict.** Four prompts of similar length, 16 new tokens each: no early leavers, little padding. How much can
@@ -629,19 +629,19 @@ for caching, asked in timed.items():
 # %% tags=["nbval-ignore-output"]
 import logging
 
-from paged_ref.fused_layers import fuse
-from paged_ref.packed_weights import pack
-from paged_ref.serving.measure import measure
-from paged_ref.serving.servers import serve_generate, serve_generate_batch, serve_ours
+from paged_ref.model.cpu.fused_layers import fuse
+from paged_ref.model.cpu.packed_weights import pack
+from bench.serve.measure import compare_servers
+from bench.serve.servers import serve_generate, serve_generate_batch, serve_ours
 
 logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
 dense.generation_config.eos_token_id = None  # the lengths are given
 uniform = workloads["uniform"]
-[plain] = measure({"ours": serve_ours(model)}, uniform, "float32", 1, dense)
+[plain] = compare_servers({"ours": serve_ours(model)}, uniform, "float32", 1, dense)
 print(f"layers fused: {fuse(swapped)}, other products packed: {pack(swapped)}")
 servers = {"ours": serve_ours(model), "generate": serve_generate(dense),
            "generate_batch": serve_generate_batch(dense)}  # fmt: skip
-figures = measure(servers, uniform, "float32", 1, dense)
+figures = compare_servers(servers, uniform, "float32", 1, dense)
 print(uniform.title)
 for name, f in [("ours, plain", plain), *((f.server, f) for f in figures)]:
     print(f"{name:20} {f.throughput:6.1f} tokens/s, first token after {f.ttft_p50:.2f} s, "
@@ -653,7 +653,7 @@ print("wherever the model's choice is clear, they gave the same tokens")  # else
 
 # %% [markdown]
 # One round of a small sample on a busy machine says little. This is a recorded run of the four whole workloads, by
-# `python -m paged_ref bench serve --profile`; below the picture stands what it was measured on.
+# `python3 course.py bench serve --profile`; below the picture stands what it was measured on.
 #
 # > **Predict.** In which workload is the gap largest? What does each of them have that another has not?
 
@@ -661,7 +661,7 @@ print("wherever the model's choice is clear, they gave the same tokens")  # else
 import json
 from pathlib import Path
 
-from coursekit.serve_view import serving
+from coursekit.views.throughput import serving
 
 recorded = json.loads(Path("../bench/results/serve.json").read_text())
 for name, title in recorded["workloads"].items():
@@ -699,8 +699,8 @@ print(f"prompt tokens: {sum(map(len, skewed.prompts))}, and {padding} of padding
 # %% tags=["nbval-ignore-output"]
 from dataclasses import asdict
 
-from coursekit.serve_view import step_bars
-from paged_ref.serving.profile import profile_stages
+from coursekit.views.throughput import step_bars
+from bench.serve.profile import profile_stages
 
 stages = profile_stages(model, uniform, "float32", steps=8)
 step_bars([asdict(stage) for stage in stages]).show()

@@ -62,17 +62,17 @@
 import textwrap
 
 from paged_ref import MODELS
-from paged_ref.plan import DEVICES, Load, plan
+from paged_ref.simulation.capacity import DEVICES, Load, plan_capacity
 
 BLOCK = 16
 llama = MODELS["llama-3.1-70b"]
 load = Load(prompt_tokens=600, output_tokens=250, max_tokens=8192)
-worked = plan(llama, DEVICES["h100-80gb"], load, num_devices=8, block_size=BLOCK)
+worked = plan_capacity(llama, DEVICES["h100-80gb"], load, num_devices=8, block_size=BLOCK)
 before, after = worked.contiguous, worked.paged
 reserved_waste, block_waste = (1 - way.usage.shares()["used"] for way in (before, after))
 blocks = after.usage.total // BLOCK
 
-paper = plan(
+paper = plan_capacity(
     MODELS["opt-13b"], DEVICES["a100-40gb"], Load(161, 338, 2048), block_size=BLOCK, memory_fraction=0.95
 )
 budget = worked.budget / 1e9
@@ -199,7 +199,7 @@ print(f"look-ups for one token of a 70B: {llama.num_layers * llama.num_kv_heads 
 # > the larger *share*: long chats, or short instructions?
 
 # %%
-from coursekit.waste_view import waste_curve
+from coursekit.views.waste import waste_curve
 from paged_ref.workload import TRACES, make_workload
 
 sizes = [1, 2, 4, 8, 16, 32, 64, 128]
@@ -251,8 +251,8 @@ for fork in (False, True):
     )
 
 # %%
-from coursekit.memory_map import take_snapshot
-from coursekit.table_view import draw_tables
+from coursekit.views.memory_map import take_snapshot
+from coursekit.views.table import draw_tables
 
 small = BlockPool(12, 4)
 small.allocate(12)
@@ -367,7 +367,7 @@ print(
 # running request one token.
 
 # %%
-from paged_ref.cost_model import CostModel
+from paged_ref.simulation.cost_model import CostModel
 
 CONTEXT = SYSTEM + PROMPT + OUTPUT / 2  # of a request halfway
 
@@ -413,7 +413,7 @@ for num_devices in (2, 4, 8, 16):
 # that are in flight with the prompt cached:
 
 # %%
-from coursekit.interview_view import memory_bars
+from coursekit.views.interview import memory_bars
 
 cost = machine(4)
 running, gap = steady(cost, PROMPT)
@@ -444,7 +444,7 @@ memory_bars(bars, 0.9 * 4 * 80, f"{running:.0f} requests in flight on four GPUs"
 # is where the tails are, which an average cannot show.
 
 # %%
-from paged_ref.simulator import simulate
+from paged_ref.simulation.simulator import simulate
 
 jobs = make_workload(TRACES["sharegpt"], 600, RATE, max_tokens=8192, shared_tokens=SYSTEM)
 for num_devices, cached in ((4, False), (8, False), (4, True)):
@@ -490,7 +490,7 @@ print(f"a step reads {read:.0f} GB, {saved:.0f} GB of them the same system promp
 # the gap).
 
 # %%
-from coursekit.rubric import rubric
+from coursekit.views.rubric import rubric
 
 rubric(
     [
@@ -530,7 +530,7 @@ rubric(
 # **The dashboard.** The paper's first setup, a 13B on one A100, in our simulator.
 
 # %%
-from paged_ref.cost_model import SETUPS
+from paged_ref.simulation.cost_model import SETUPS
 
 opt = SETUPS["opt-13b-a100"]
 chat = TRACES["sharegpt"]
@@ -605,7 +605,7 @@ for name, setting in settings.items():
     )
 
 # %%
-from coursekit.interview_view import pool_pressure
+from coursekit.views.interview import pool_pressure
 
 histories = {name: runs[name].metrics.history for name in ("as it was", "watermark 5 %", "half the load")}
 pool_pressure(histories, opt.num_blocks(BLOCK), until=300).show()
@@ -705,7 +705,7 @@ for size, share in PUBLISHED.items():
 # read at the measured speed.
 
 # %%
-from coursekit.interview_view import block_size_choice
+from coursekit.views.interview import block_size_choice
 
 H100 = DEVICES["h100-80gb"]
 one = CostModel(chip, chip.num_parameters, H100)
@@ -817,7 +817,7 @@ print("as it should be:", all(agrees(windowed, n, 4, w) for n in (1, 7, 8, 21) f
 # > fault?
 
 # %%
-from coursekit.mutants import mutant_table, mutate
+from coursekit.views.mutants import mutant_table, mutate
 
 mutants = {
     "one token too long": mutate(windowed, ("token > n - 1 - window", "token >= n - 1 - window")),

@@ -25,7 +25,7 @@ from .validate import Batch, check_arguments, check_batch, is_torch
 BACKENDS = {"numpy": "numpy_gather", "torch": "torch_paged", "numba": "numba_paged", "triton": "triton_paged"}
 
 
-class Plan(Protocol):
+class AttentionPlan(Protocol):
     """What a backend's `plan(batch, block_size, device)` returns."""
 
     def run(
@@ -117,13 +117,13 @@ def choose_backend(query: Any) -> str:
     return "torch" if is_torch(query) else "numpy"
 
 
-def plan(batch: Batch, block_size: int, backend: str, device: Any = None) -> Plan:
+def plan(batch: Batch, block_size: int, backend: str, device: Any = None) -> AttentionPlan:
     """Prepare a batch for one backend; the plan may be run for many layers.
 
     Raises:
         ValueError: an unknown backend.
     """
-    made: Plan = load(backend).plan(batch, block_size, device)
+    made: AttentionPlan = load(backend).plan(batch, block_size, device)
     return made
 
 
@@ -140,4 +140,13 @@ def load(backend: str) -> ModuleType:
     return import_module(f".{BACKENDS[backend]}", __name__)
 
 
-__all__ = ["BACKENDS", "Batch", "Plan", "check_batch", "choose_backend", "load", "paged_attention", "plan"]
+__all__ = [
+    "BACKENDS",
+    "AttentionPlan",
+    "Batch",
+    "check_batch",
+    "choose_backend",
+    "load",
+    "paged_attention",
+    "plan",
+]

@@ -81,7 +81,7 @@ def plan(batch: Batch, block_size: int, device: Any = None) -> NumbaPlan:
 
 @dataclass(frozen=True)
 class NumbaPlan:
-    """One batch; see `attention.Plan`. It runs once a layer, so what can be done before is done in `plan`.
+    """One batch; see `attention.AttentionPlan`. It runs once a layer, so what can be done before is done in `plan`.
 
     items [n, 3] int64: row in `query`, sequence, position of each query token that the loop attends.
     num_shares: into how many parts the work is cut, one for each core.

@@ -26,7 +26,7 @@ def plan(batch: Batch, block_size: int, device: Any = None) -> NumpyBlocksPlan:
 
 @dataclass(frozen=True)
 class NumpyBlocksPlan:
-    """One batch; see `attention.Plan`. Takes NumPy arrays."""
+    """One batch; see `attention.AttentionPlan`. Takes NumPy arrays."""
 
     batch: Batch
     block_size: int

@@ -25,7 +25,7 @@ def plan(batch: Batch, block_size: int, device: Any = None) -> NumpyPlan:
 
 @dataclass(frozen=True)
 class NumpyPlan:
-    """One batch; see `attention.Plan`."""
+    """One batch; see `attention.AttentionPlan`."""
 
     batch: Batch
     block_size: int

@@ -67,7 +67,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class TorchPlan:
-    """The parts of one batch; see `attention.Plan`."""
+    """The parts of one batch; see `attention.AttentionPlan`."""
 
     parts: list[_Part]
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..arguments import next_power_of_two
 from . import triton_kernels as kernels
 from .validate import Batch
 
@@ -59,7 +60,7 @@ def _upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class TritonPlan:
-    """One batch; see `attention.Plan`.
+    """One batch; see `attention.AttentionPlan`.
 
     block_tables [num_seqs, max_blocks_per_seq], seq_lens [num_seqs] and query_start_loc [num_seqs + 1],
     int32, on the device. query_start_loc is None where every sequence has one query token. longest: an upper
@@ -125,7 +126,7 @@ class TritonPlan:
             out_ptr=output,
             part_ptr=parts,
             lse_ptr=lse,
-            ROWS=max(16, power_of_two(common["GROUP"])),
+            ROWS=max(16, next_power_of_two(common["GROUP"])),
             NUM_SPLITS=splits,
             **decode_sizes(common["D"], output.element_size(), ON_AMD),
             **starts,
@@ -139,7 +140,7 @@ class TritonPlan:
     def _prefill(self, output: torch.Tensor, common: dict[str, Any]) -> None:
         num_tokens, num_heads, _ = output.shape
         sizes = prefill_sizes(common["D"], output.element_size(), ON_AMD)
-        rows = sizes["ROWS"] = max(sizes["ROWS"], power_of_two(common["GROUP"]))
+        rows = sizes["ROWS"] = max(sizes["ROWS"], next_power_of_two(common["GROUP"]))
         num_tiles = num_tokens // (rows // common["GROUP"]) + len(self.seq_lens)
         kernels.prefill_kernel[(num_tiles, num_heads // common["GROUP"])](
             out_ptr=output,
@@ -198,11 +199,6 @@ def _tile_tokens(padded_head_dim: int, element_size: int) -> int:
     return max(16, min(64, numbers // padded_head_dim))
 
 
-def power_of_two(n: int) -> int:
-    """The smallest power of two that is n or more."""
-    return 1 << (n - 1).bit_length()
-
-
 def multiprocessors(device: torch.device) -> int:
     """How many programs the device runs side by side, at least."""
     if device.type != "cuda":
@@ -229,7 +225,7 @@ def decode_plain(
         tables_ptr=block_tables,
         lens_ptr=seq_lens,
         scale=scale,
-        B=power_of_two(key_cache.shape[1]),
+        B=next_power_of_two(key_cache.shape[1]),
         **_sizes(query, key_cache, value_cache, block_tables),
     )
     return output
@@ -265,8 +261,8 @@ def write_kv(
         *value_cache.stride()[:3],
         HEAD_DIM=head_dim,
         BLOCK_SIZE=key_cache.shape[1],
-        D=power_of_two(head_dim),
-        HEADS=power_of_two(num_kv_heads),
+        D=next_power_of_two(head_dim),
+        HEADS=next_power_of_two(num_kv_heads),
     )
 
 
@@ -307,7 +303,7 @@ def _sizes(
         "GROUP": query.shape[1] // key_cache.shape[2],
         "HEAD_DIM": head_dim,
         "BLOCK_SIZE": key_cache.shape[1],
-        "D": max(16, power_of_two(head_dim)),
+        "D": max(16, next_power_of_two(head_dim)),
     }
 
 

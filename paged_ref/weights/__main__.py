@@ -9,8 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from paged_ref import weights
-
+from .. import weights
 from .cache import MANIFEST, MEGABYTE, folder_bytes, tilde
 
 

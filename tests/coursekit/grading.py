@@ -9,11 +9,11 @@ from typing import Any
 from nbformat import NotebookNode
 
 from coursekit import ROOT
+from coursekit.build.exercises import expand
+from coursekit.build.percent import notebook_from_text
 from coursekit.cells import grade_id
-from coursekit.exercises import expand
 from coursekit.grade.judge import Judge, StudentResult
 from coursekit.grade.submission import Book, load_book, read_submission
-from coursekit.source import notebook_from_text
 
 BOOK: Book = load_book(ROOT, "2")
 TEXT = (ROOT / "curriculum/exercises/02_block_table.py").read_text(encoding="utf-8")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from coursekit.timeline_view import Timeline
+from coursekit.views.timeline import Timeline
 from paged_ref import BlockPool, BlockTable, SamplingParams
-from paged_ref.request import Request, Sequence
-from paged_ref.scheduler import Scheduler
+from paged_ref.scheduling.request import Request, Sequence
+from paged_ref.scheduling.scheduler import Scheduler
 
 # (arrival step, prompt tokens, new tokens)
 ARRIVALS = [(0, 6, 14), (0, 9, 9), (2, 5, 12), (4, 12, 6), (6, 3, 8)]

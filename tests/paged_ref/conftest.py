@@ -95,7 +95,7 @@ def make_tiny() -> Tiny:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from paged_ref.hf_model import PagedModel
+    from paged_ref.model.hf_model import PagedModel
 
     torch.manual_seed(0)
     config = LlamaConfig(

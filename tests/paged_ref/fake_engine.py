@@ -7,14 +7,14 @@ not cached are overwritten in every step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as ListOf
+from collections import abc
 
-from paged_ref.block_pool import BlockPool
-from paged_ref.block_table import BlockTable
-from paged_ref.request import Request, Sequence, Status
-from paged_ref.sampling import SamplingParams
-from paged_ref.scheduler import Scheduler
-from paged_ref.step import Step
+from paged_ref.blocks.block_pool import BlockPool
+from paged_ref.blocks.block_table import BlockTable
+from paged_ref.sampling.params import SamplingParams
+from paged_ref.scheduling.request import Request, Sequence, Status
+from paged_ref.scheduling.scheduler import Scheduler
+from paged_ref.scheduling.step import Step
 
 GARBAGE = -1
 VOCABULARY = 50
@@ -33,7 +33,7 @@ class Storage:
     def __setitem__(self, slot: int, value: int) -> None:
         self.rows[slot // self.size][slot % self.size] = value
 
-    def load(self, other: Storage, pairs: ListOf[tuple[int, int]]) -> None:
+    def load(self, other: Storage, pairs: abc.Sequence[tuple[int, int]]) -> None:
         moved = [list(other.rows[source]) for source, _ in pairs]
         for (_, destination), row in zip(pairs, moved, strict=True):
             self.rows[destination] = row
@@ -44,7 +44,7 @@ class Storage:
                 self.rows[block] = [GARBAGE] * self.size
 
 
-def prefixes(token_ids: ListOf[int]) -> list[int]:
+def prefixes(token_ids: abc.Sequence[int]) -> list[int]:
     """A number for each prefix of the tokens."""
     values, value = [], 7
     for token in token_ids:
@@ -81,7 +81,7 @@ class FakeEngine:
 
     def request(
         self,
-        prompt: ListOf[int],
+        prompt: abc.Sequence[int],
         max_tokens: int = 4,
         n: int = 1,
         beams: bool = False,
@@ -95,7 +95,7 @@ class FakeEngine:
         first = Sequence(list(prompt), len(prompt), BlockTable(self.pool))
         return Request(self.num_requests, list(prompt), sampling, max_tokens, [first], priority=priority)
 
-    def add(self, prompt: ListOf[int], max_tokens: int = 4, **options: object) -> Request:
+    def add(self, prompt: abc.Sequence[int], max_tokens: int = 4, **options: object) -> Request:
         request = self.request(prompt, max_tokens, **options)  # type: ignore[arg-type]
         self.scheduler.add(request)
         return request

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from paged_ref import MODELS, ModelShape
-from paged_ref.block_pool import blocks_for
 from paged_ref.sizing import (
     Usage,
+    blocks_for,
     contiguous_capacity,
     human_bytes,
     kv_budget,

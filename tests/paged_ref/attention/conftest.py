@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from paged_ref.attention.grid import Case, Inputs, all_cases, cases, make_inputs
+from paged_ref.verify.grid import Case, Inputs, all_cases, cases, make_inputs
 
 
 @lru_cache(maxsize=4)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from paged_ref.attention import BACKENDS, paged_attention
-from paged_ref.attention.grid import error
-from paged_ref.attention.oracle import oracle
+from paged_ref.verify.grid import error
+from paged_ref.verify.oracle import oracle
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from paged_ref.attention import BACKENDS, Batch, numpy_blocks, paged_attention
-from paged_ref.attention.grid import AXES, EMPTY, Case, Inputs, error, make_inputs
+from paged_ref.verify.grid import AXES, EMPTY, Case, Inputs, error, make_inputs
 
 
 @pytest.mark.parametrize("backend", list(BACKENDS))

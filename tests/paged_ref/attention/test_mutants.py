@@ -19,7 +19,7 @@ import pytest
 
 from paged_ref import attention
 from paged_ref.attention import Batch, triton_paged
-from paged_ref.attention.grid import EMPTY, Case, Inputs, error, make_inputs
+from paged_ref.verify.grid import EMPTY, Case, Inputs, error, make_inputs
 
 CASES = (
     Case(24, 5, (8, 2), "ragged", "decode", "none", "float32"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from paged_ref.attention import Batch, numba_loop, numba_paged, paged_attention
-from paged_ref.attention.grid import Case, error, make_inputs
+from paged_ref.verify.grid import Case, error, make_inputs
 
 
 @pytest.mark.parametrize(

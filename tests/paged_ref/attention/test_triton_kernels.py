@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from paged_ref.attention import Batch, paged_attention, triton_paged
-from paged_ref.attention.grid import Case, Inputs, error, make_inputs
-from paged_ref.kv_cache import write_kv
+from paged_ref.blocks.kv_cache import write_kv
+from paged_ref.verify.grid import Case, Inputs, error, make_inputs
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -1,0 +1,181 @@
+"""Where the time of a decode step goes: `python3 course.py bench serve --profile` (chapter 7).
+
+Each part is timed by a clock around the real call, in real steps of the engine:
+
+    products       the model's linear layers, each one's call
+    attention      writing this step's keys and values, and attending through the table; in fused layers the rotary
+                   embedding, too, which is one loop with the writing
+    bookkeeping    scheduler, batch of integers, sampling, text: everything outside the forward pass
+    the rest       norms, rotary embedding, activations, residuals, and Python between them
+
+Beside it stands the limit: the same products alone, one after the other. No step can be shorter without another model,
+another precision or another machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from transformers import AttentionInterface
+
+from paged_ref.generation.llm import LLM
+from paged_ref.model.cpu.fused_layers import FusedLayer, unfuse
+from paged_ref.model.cpu.packed_weights import PackedProduct, pack, packed_part, unpack
+from paged_ref.model.hf_model import NAME, PagedModel, paged_attention_forward
+from paged_ref.sampling.params import SamplingParams
+
+from .workloads import Workload
+
+PARTS = ("products", "attention", "bookkeeping", "the rest")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Milliseconds of a decode step, by part (medians), and of its matrix products alone (the fastest).
+
+    how: "plain weights", "packed weights" or "fused layers", which are packed too.
+    """
+
+    dtype: str
+    how: str
+    num_seqs: int
+    parts: dict[str, float]
+    limit: float
+
+    @property
+    def step(self) -> float:
+        """The parts together."""
+        return sum(self.parts.values())
+
+    @property
+    def ours(self) -> float:
+        """The share of attention, gather and bookkeeping: what this project's code takes."""
+        return (self.parts["attention"] + self.parts["bookkeeping"]) / self.step
+
+
+def profile_stages(model: PagedModel, workload: Workload, dtype: str, steps: int = 48) -> list[Profile]:
+    """Profile a model as it is, then with its layers and its weights set back one after the other; slowest first.
+
+    The model keeps its plain form.
+    """
+    found = [profile(model, workload, dtype, steps)]
+    if found[-1].how == "fused layers":
+        unfuse(model.model)
+        pack(model.model)
+        found.append(profile(model, workload, dtype, steps))
+    if found[-1].how == "packed weights":
+        unpack(model.model)
+        found.append(profile(model, workload, dtype, steps))
+    return found[::-1]
+
+
+def profile(model: PagedModel, workload: Workload, dtype: str, steps: int = 48) -> Profile:
+    """Run the workload's first sequences together, and time the parts of their decode steps."""
+    prompts = workload.prompts[: workload.seqs_at_once]
+    llm = LLM(model, num_blocks=workload.most_slots // 16, max_num_seqs=len(prompts))
+    seconds: defaultdict[str, float] = defaultdict(float)
+    found: list[dict[str, float]] = []
+    for prompt in prompts:
+        llm.add_request(prompt, SamplingParams(max_tokens=steps + 4, ignore_eos=True))
+    with ExitStack() as clocks:
+        for owner, name in (
+            (PackedProduct, "__call__"),
+            *((one, "forward") for one in _plain_linears(model)),
+        ):
+            clocks.enter_context(_timed(owner, name, "products", seconds))
+        clocks.enter_context(_timed(FusedLayer, "attend", "attention", seconds))
+        clocks.enter_context(_timed_attention(seconds))
+        clocks.enter_context(_timed(model, "forward", "forward", seconds))
+        while llm.scheduler.has_work:
+            seconds.clear()
+            started = time.perf_counter()
+            step = llm.step()
+            whole = time.perf_counter() - started
+            if len(step.chunks) == len(prompts) == step.num_tokens:  # all decode
+                rest = seconds["forward"] - seconds["products"] - seconds["attention"]
+                found.append(
+                    {
+                        "products": seconds["products"],
+                        "attention": seconds["attention"],
+                        "bookkeeping": whole - seconds["forward"],
+                        "the rest": rest,
+                    }
+                )
+    parts = {part: 1e3 * statistics.median(one[part] for one in found) for part in PARTS}
+    return Profile(dtype, tuning(model), len(prompts), parts, 1e3 * _products_alone(model, len(prompts)))
+
+
+def tuning(model: PagedModel) -> str:
+    """How far a model's products and layers are made for a CPU; see `Profile.how`."""
+    if any(isinstance(vars(module).get("forward"), FusedLayer) for module in model.model.modules()):
+        return "fused layers"
+    return "packed weights" if _packed_products(model) else "plain weights"
+
+
+def _packed_products(model: PagedModel) -> list[PackedProduct]:
+    """Each once: a product may be that of several linear layers."""
+    parts = map(packed_part, model.model.modules())
+    return list({id(part.product): part.product for part in parts if part is not None}.values())
+
+
+def _plain_linears(model: PagedModel) -> list[nn.Linear]:
+    return [m for m in model.model.modules() if isinstance(m, nn.Linear) and packed_part(m) is None]
+
+
+def _timed(owner: Any, name: str, part: str, seconds: defaultdict[str, float]) -> Any:
+    """Replace a method of an object or a class by itself with a clock around it, until the context ends."""
+    call: Callable[..., Any] = getattr(owner, name)
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        result = call(*args, **kwargs)
+        seconds[part] += time.perf_counter() - started
+        return result
+
+    return mock.patch.object(owner, name, timed)
+
+
+@contextmanager
+def _timed_attention(seconds: defaultdict[str, float]) -> Iterator[None]:
+    """The function that is registered with transformers, under its own name, with a clock around it."""
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        result = paged_attention_forward(*args, **kwargs)
+        seconds["attention"] += time.perf_counter() - started
+        return result
+
+    AttentionInterface.register(NAME, timed)
+    try:
+        yield
+    finally:
+        AttentionInterface.register(NAME, paged_attention_forward)
+
+
+@torch.inference_mode()
+def _products_alone(model: PagedModel, rows: int, repeats: int = 24) -> float:
+    """Seconds of all matrix products of `rows` rows, each once: the fastest of several rounds, for it is a limit."""
+    products: list[tuple[Callable[..., Any], int]] = [
+        (one, one.weight.shape[1]) for one in _packed_products(model)
+    ]
+    products += [(one, one.in_features) for one in _plain_linears(model)]
+    inputs = {
+        size: torch.randn(rows, size, dtype=model.dtype, device=model.device)
+        for size in {s for _, s in products}
+    }
+    found = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        for product, size in products:
+            product(inputs[size])
+        found.append(time.perf_counter() - started)
+    return min(found)

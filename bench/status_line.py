@@ -1,0 +1,24 @@
+"""A status line for long benchmarks: what is being measured now, on stderr."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+
+class StatusLine:
+    """What a long command is doing now, on stderr: one line that is overwritten, or lines where it is no terminal."""
+
+    def __enter__(self) -> StatusLine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if sys.stderr.isatty():
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+    def say(self, what: str) -> None:
+        """Show this until the next call."""
+        start, end = ("\r\x1b[2K", "") if sys.stderr.isatty() else ("", "\n")
+        print(f"{start}{what}", end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,134 @@
+"""Runs a notebook in a fresh kernel and brings its outputs into a form that stays the same from run to run.
+
+What must hold: the kernel runs this interpreter, in the notebook's own folder, as nbval and a learner's
+JupyterLab run it, and imports this repository's packages; a failure raises `CellError` and leaves
+nothing half-done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import traitlets
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+
+from coursekit.build.percent import is_code
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class CellError(Exception):
+    """A cell raised, took too long, or lost its kernel."""
+
+    def __init__(self, cell: int, error: str, line: int | None = None, trace: str = "") -> None:
+        super().__init__(error)
+        self.cell, self.error, self.line, self.trace = cell, error, line, trace
+
+
+class _ThisInterpreter(AsyncKernelManager):
+    """Starts the kernel of the running interpreter, whatever kernels the user's account has registered."""
+
+    @traitlets.default("kernel_spec_manager")
+    def _own_specs(self) -> KernelSpecManager:
+        return KernelSpecManager(kernel_dirs=[], ensure_native_kernel=True)
+
+
+class _Client(NotebookClient):
+    """Ends the kernel and stops when interrupted (NotebookClient itself only ends the kernel)."""
+
+    stopped = False
+
+    async def async_start_new_kernel_client(self) -> Any:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def stop() -> None:
+            self.stopped, self.shutdown_kernel = True, "immediate"
+            if task is not None:
+                task.cancel()
+
+        with contextlib.suppress(RuntimeError):  # not on Windows, nor outside the main thread
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, stop)
+        return await super().async_start_new_kernel_client()
+
+
+def execute(
+    notebook: NotebookNode,
+    root: Path,
+    folder: Path,
+    timeout: float,
+    on_cell: Callable[[int], None] = lambda cell: None,
+) -> None:
+    """Runs all code cells in place, in the working directory `folder`; `on_cell` hears each cell's index."""
+    current = 0
+
+    def starting(cell: NotebookNode, cell_index: int) -> None:
+        nonlocal current
+        current = cell_index
+        on_cell(cell_index)
+
+    with tempfile.TemporaryDirectory() as profile:
+        client = _Client(
+            notebook,
+            timeout=timeout,
+            kernel_name="python3",
+            kernel_manager_class=_ThisInterpreter,
+            resources={"metadata": {"path": str(folder)}},
+            record_timing=False,
+            store_widget_state=False,
+            coalesce_streams=True,
+            iopub_timeout=60,
+            raise_on_iopub_timeout=True,
+            on_cell_start=starting,
+        )
+        paths = [str(root), str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "IPYTHONDIR": profile}
+        try:
+            client.execute(env=env, stderr=subprocess.DEVNULL)
+        except CellExecutionError as error:
+            trace = re.sub(r"(?s)^.*\n-{20,}\n", "", _COLOUR.sub("", error.traceback)).strip()
+            inside = re.findall(
+                r"^(?:Cell In\[\d+\], line|File <ipython[^>]*>:) ?(\d+)|^-+> (\d+) ", trace, re.M
+            )
+            line = next((int(a or b) for a, b in inside), None)
+            raise CellError(current, f"{error.ename}: {error.evalue}", line, trace) from None
+        except CellTimeoutError:
+            raise CellError(current, f"the cell ran longer than {timeout:g} s") from None
+        except (asyncio.CancelledError, DeadKernelError):
+            if client.stopped:
+                raise KeyboardInterrupt from None
+            raise CellError(current, "the kernel died (out of memory, or a crash in compiled code)") from None
+    number = 0
+    for cell in filter(is_code, notebook.cells):
+        if cell.execution_count is not None:
+            number += 1
+            _settle(cell, number)
+
+
+def _settle(cell: NotebookNode, number: int) -> None:
+    """Takes out of a cell's outputs what differs from run to run by nature."""
+    cell.execution_count = number
+    for output in cell.outputs:
+        if output.output_type == "execute_result":
+            output.execution_count = number
+        elif output.output_type == "error":
+            # Frames name files of this machine. The type and the message are what nbval compares.
+            output.traceback = [f"{output.ename}: {output.evalue}"]
+        data = output.get("data", {})
+        if WIDGET in data and "text/plain" in data:
+            # A widget lives only as long as its kernel. Its text is stored, and the picture beside it.
+            del data[WIDGET]

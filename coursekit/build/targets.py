@@ -1,0 +1,94 @@
+"""The notebooks to build: each one's source under `curriculum/`, its place and its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from coursekit.build.exercises import expand
+from coursekit.build.percent import BuildError, first_lines, notebook_from_text
+
+# Where each kind of source lives, where its notebooks are built, and of which kind these are.
+FOLDERS = (
+    ("curriculum/lessons", "notebooks", "lesson"),
+    ("curriculum/exercises", "exercises", "stubs"),
+    ("curriculum/exercises", "solutions", "solutions"),
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One notebook to build: its source and its place, both under the repository's root."""
+
+    root: Path
+    source: Path
+    path: Path
+    kind: str = "lesson"
+
+    @property
+    def title(self) -> str:
+        """For instance `notebooks/07_batched_decode`: its place, as the build names it."""
+        return f"{self.path.parent.name}/{self.name}"
+
+    @property
+    def name(self) -> str:
+        """For instance `07_batched_decode`."""
+        return self.path.stem
+
+    def relative(self, path: Path) -> str:
+        """A path as the repository names it."""
+        return path.relative_to(self.root).as_posix()
+
+    def text(self) -> str:
+        """The source's text."""
+        return self.source.read_text(encoding="utf-8")
+
+    def code(self) -> str:
+        """What decides what the notebook imports: its text, and for exercises their checks."""
+        chapter = f"\nimport coursekit.checks\nimport coursekit.checks.chapter_{self.name[:2]}\n"
+        return self.text() + chapter * (self.kind != "lesson")
+
+    def notebook(self) -> NotebookNode:
+        """The unexecuted notebook of the source."""
+        return self.notebook_and_lines()[0]
+
+    def notebook_and_lines(self) -> tuple[NotebookNode, list[int | None]]:
+        """The unexecuted notebook, and for each cell the line of its source (None if unclear)."""
+        text = self.text()
+        if self.kind == "lesson":
+            notebook = notebook_from_text(text)
+            return notebook, first_lines(text, notebook)
+        return expand(text, solved=self.kind == "solutions")
+
+
+def targets(root: Path, names: list[str] | None = None) -> list[Target]:
+    """Every notebook with a source, in order; with `names` only those (`07`, `07_name`, `exercises/07`, a path)."""
+    found = [
+        Target(root, source, root / built / f"{source.stem}.ipynb", kind)
+        for folder, built, kind in FOLDERS
+        for source in sorted((root / folder).glob("*.py"))
+    ]
+    chosen: set[Target] = set()
+    for name in names or []:
+        stem, folder = Path(name).stem, Path(name).parent.name
+        matching = [
+            t
+            for t in found
+            if (t.name == stem or t.name.split("_")[0] == stem.zfill(2))
+            and folder in ("", t.path.parent.name, t.source.parent.name)
+        ]
+        if not matching:
+            known = ", ".join(dict.fromkeys(t.name for t in found)) or "none at all"
+            raise BuildError(f"no source is called {name!r}; there are: {known}")
+        chosen.update(matching)
+    return [t for t in found if t in chosen] if names else found
+
+
+def extra_notebooks(root: Path) -> Iterator[Path]:
+    """Notebooks in the built folders that no source makes."""
+    made = {target.path for target in targets(root)}
+    for _, built, _ in FOLDERS:
+        yield from (path for path in sorted((root / built).glob("*.ipynb")) if path not in made)

@@ -1,0 +1,144 @@
+"""Check of chapter 3: paged attention in NumPy (3.3), and how an attention that is wrong is recognised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from coursekit.checks.answers import AnswerRaised, show
+from coursekit.checks.chapter_03.inputs import NOT_AN_ID, Inputs, as_array, close, draw, faulty, shape_of
+from coursekit.checks.framework import Exercise, Wrong
+
+TOLERANCE = 1e-3  # of float32; the inputs make every wrong answer differ by more
+LARGE_TOLERANCE = 2e-2  # the rounding of a score of 3,000 shows in the third place of its weight
+
+# What a wrong kernel gets wrong, for both exercises.
+TEXTS = {
+    "modulo": "Query heads are dealt out to KV heads in turn (h % num_kv_heads). Neighbours share: head h reads KV "
+    "head h // (num_heads // num_kv_heads).",
+    "scale-missing": "The scores are not scaled: divide them by the square root of head_dim.",
+    "scale-twice": "The scores are divided by head_dim; its square root is wanted.",
+    "tail-kept": "The rest of the last block takes part: its slots hold no token of this sequence.",
+    "tail-scored-zero": "The rest of the last block has a score of 0. That is a score like any other, and takes its "
+    "share of the weight; leave those slots out, or give them -inf.",
+    "last-block-lost": "The last, partly filled block is left out: the number of blocks is rounded up.",
+    "token-lost": "The last token is left out: a query sees its own key, too.",
+    "swapped": "Keys and values are swapped.",
+    "not-normalised": "The weights do not add up to 1: divide by their sum.",
+    "nan-leaks": "An unused slot's NaN reached the result. A weight of 0 does not keep it out: 0 * NaN is NaN. Leave "
+    "the slot out before anything is multiplied.",
+    "unused-read": "An entry of the table past the sequence's last block was used. Anything may stand there.",
+    "overflow": "exp overflowed, or vanished: before exp, subtract the largest of this head's scores, and no other "
+    "number.",
+    "other-attention": "This is not the attention of this query over its sequence.",
+}
+_OF_BATCH = {
+    "one-length": "Every sequence is taken to be as long as the first: each has its own length.",
+    "first-table": "Every sequence reads through the first one's table: row i of block_tables belongs to sequence i.",
+}
+
+FAULTS: dict[str, Callable[[Inputs], np.ndarray]] = {
+    "modulo": lambda x: faulty(x, kv_head=lambda head, heads, kv_heads: head % kv_heads),
+    "scale-missing": lambda x: faulty(x, scale=lambda d: 1.0),
+    "scale-twice": lambda x: faulty(x, scale=lambda d: 1 / d),
+    "tail-kept": lambda x: faulty(
+        x, length=lambda x, i: -(-int(x.seq_lens[i]) // x.block_size) * x.block_size
+    ),
+    "tail-scored-zero": lambda x: faulty(x, tail_score_zero=True),
+    "token-lost": lambda x: faulty(x, length=lambda x, i: max(1, int(x.seq_lens[i]) - 1)),
+    "last-block-lost": lambda x: faulty(
+        x, length=lambda x, i: max(1, int(x.seq_lens[i]) // x.block_size * x.block_size)
+    ),
+    "swapped": lambda x: faulty(x, swap=True),
+    "not-normalised": lambda x: faulty(x, normalise=False),
+    "one-length": lambda x: faulty(x, length=lambda x, i: int(x.seq_lens[0])),
+    "first-table": lambda x: faulty(x, table_of=lambda i: 0),
+}
+
+
+def compare(
+    inputs: Inputs, call: Callable[[], Any], told: str, keys: Iterable[str], tolerance: float = TOLERANCE
+) -> None:
+    """Passes if the answer is the oracle's; otherwise names what went wrong, and where first."""
+    expected = inputs.expected()
+    clean = not np.isnan(inputs.key_cache).any()
+    try:
+        answer = call()
+    except AnswerRaised as raised:
+        if "IndexError" in raised.bases and NOT_AN_ID in inputs.block_tables:
+            raise Wrong("unused-read", f"{told}: {raised.name}: {raised.message}.") from None
+        raise
+    got = as_array(answer, expected.shape)
+    if got is None:
+        raise Wrong("other-attention", f"{told}: expected shape {expected.shape}, got {shape_of(answer)}.")
+    right = close(got, expected, tolerance)
+    if right.all():
+        return
+    if not np.isfinite(got).all():
+        key = "overflow" if clean else "nan-leaks"
+    elif clean and tolerance == TOLERANCE:
+        named = (key for key in keys if key in FAULTS and _same(got, FAULTS[key], inputs))
+        key = next(named, "other-attention")
+    else:
+        key = "other-attention"
+    seq, head, i = (int(x) for x in np.argwhere(~right)[0])
+    n, size = int(inputs.seq_lens[seq]), inputs.block_size
+    blocks = inputs.block_tables[seq, : -(-n // size)].tolist()
+    heads, kv_heads = inputs.heads
+    where = f"sequence {seq} ({n} tokens in blocks {show(blocks)} of {size}), head {head} of {heads} over {kv_heads}"
+    raise Wrong(
+        key,
+        f"{told}: {where}, number {i}: expected {expected[seq, head, i]:.4f}, got {got[seq, head, i]:.4f}.",
+    )
+
+
+def _same(got: np.ndarray, fault: Callable[[Inputs], np.ndarray], inputs: Inputs) -> bool:
+    try:
+        return bool(close(got, fault(inputs), TOLERANCE).all())
+    except IndexError:  # this mistake would have read past the table
+        return False
+
+
+PAGED = Exercise(
+    "3.3",
+    answers=("paged_attention",),
+    needs=("3.2",),
+    misconceptions=TEXTS | _OF_BATCH,
+)
+
+
+def _paged(paged_attention: Any, inputs: Inputs, tolerance: float = TOLERANCE) -> None:
+    told = f"paged_attention of {len(inputs.seq_lens)} sequences"
+    compare(inputs, lambda: paged_attention(*inputs.arguments()), told, PAGED.misconceptions, tolerance)
+
+
+@PAGED.part("a ragged batch through shuffled tables", points=3)
+def _ragged(rng: Random, paged_attention: Any) -> None:
+    # The first sequence is the longest and has a partial block; there a wrong length or table shows as itself.
+    _paged(paged_attention, draw(rng, [14, 3, 5, 6], 4, (4, 4)))
+    lens = [rng.randint(1, 40) for _ in range(5)]
+    _paged(paged_attention, draw(rng, [41, *lens], rng.choice([5, 8, 16]), (5, 5), 24))
+
+
+@PAGED.part("several query heads share a KV head", points=2)
+def _grouped(rng: Random, paged_attention: Any) -> None:
+    for heads in ((9, 3), (8, 2), (5, 1)):
+        lens = [23, 4, 8, 9, rng.randint(1, 30)]
+        _paged(paged_attention, draw(rng, lens, rng.choice([4, 8]), heads))
+
+
+@PAGED.part("unused slots hold NaN, unused table entries anything", points=2)
+def _poisoned(rng: Random, paged_attention: Any) -> None:
+    lens = [7, 8, 9, 16, 1, rng.randint(1, 40)]
+    rng.shuffle(lens)
+    _paged(paged_attention, draw(rng, lens, 8, (9, 3), unused=math.nan, padding=NOT_AN_ID))
+
+
+@PAGED.part("large scores", points=1)
+def _large(rng: Random, paged_attention: Any) -> None:
+    inputs = draw(rng, [11, 6, 9, rng.randint(2, 30)], 4, (6, 2), score_size=500)
+    _paged(paged_attention, inputs, tolerance=LARGE_TOLERANCE)

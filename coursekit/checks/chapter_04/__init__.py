@@ -1,0 +1,327 @@
+"""Checks of chapter 4: counts and forks (4.1) and copy-on-write (4.2); the others are in `prefix`."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from coursekit.checks.chapter_02.memory import must_raise, num_free, told
+from coursekit.checks.chapter_04 import prefix  # noqa: F401  registered with these
+from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
+
+FORK = Exercise(
+    "4.1",
+    answers=("BlockPool", "BlockTable"),
+    misconceptions={
+        "copies-data": "A fork takes no block: both tables name the same blocks.",
+        "forgets-reference": "A fork makes every block's count rise by one, and it did not.",
+        "wrong-fork": "The forked table has not the same blocks, in the same order, and the same number of tokens.",
+        "same-list": "Both tables hold one and the same list: what one does to it happens to the other.",
+        "frees-shared": "A block was freed although another table still holds it.",
+        "never-freed": "A block counts more holders than there are tables that name it: it will never be free again.",
+        "not-empty": "A released table must be empty, and releasing an empty table does nothing.",
+        "not-refused": "A share of a free block, or a free of more holds than there are, must raise ValueError.",
+        "half-done": "A call that is refused must change nothing, also for the other blocks in it.",
+    },
+)
+
+
+class _Family:
+    """A pool of tables under test, and how many holders the check expects for each block."""
+
+    def __init__(
+        self, rng: Random, BlockPool: Any, BlockTable: Any, num_blocks: int, block_size: int
+    ) -> None:
+        self.pool, self.BlockTable = BlockPool(num_blocks, block_size), BlockTable
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.tables: dict[str, Any] = {}
+        self.blocks: dict[str, list[int]] = {}
+        self.tokens: dict[str, int] = {}
+        self.story = [f"pool of {num_blocks} blocks of {block_size}"]
+        # Some blocks are out already, so that the ids of a table are not 0, 1, 2, …
+        self.others = as_list(self.pool.allocate(rng.randint(1, 3)))
+
+    def told(self) -> str:
+        return told(self.story)
+
+    def new(self, name: str, num_tokens: int) -> None:
+        table = self.BlockTable(self.pool)
+        table.append(num_tokens)
+        self.tables[name], self.tokens[name] = table, num_tokens
+        self.blocks[name] = as_list(table.blocks)
+        self.story.append(f"{name}.append({num_tokens})")
+
+    def fork(self, parent: str, child: str) -> None:
+        before = num_free(self.pool)
+        table = self.tables[parent].fork()
+        self.story.append(f"{child} = {parent}.fork()")
+        self.tables[child], self.tokens[child] = table, self.tokens[parent]
+        self.blocks[child] = list(self.blocks[parent])
+        if num_free(self.pool) < before:
+            raise Wrong("copies-data", difference(f"{self.told()}: free blocks", before, num_free(self.pool)))
+        self.equal(child)
+        self.counts("forgets-reference")
+
+    def release(self, name: str) -> None:
+        self.tables.pop(name).release()
+        self.story.append(f"{name}.release()")
+        del self.blocks[name], self.tokens[name]
+        self.counts("frees-shared")
+
+    def equal(self, name: str, key: str = "wrong-fork") -> None:
+        """The table's blocks and tokens are the expected ones."""
+        got = (as_list(self.tables[name].blocks), self.tables[name].num_tokens)
+        expected = (self.blocks[name], self.tokens[name])
+        if got != expected:
+            raise Wrong(key, difference(f"{self.told()}: ({name}.blocks, {name}.num_tokens)", expected, got))
+
+    def counts(self, fewer: str, more: str = "never-freed") -> None:
+        """Every block has the expected holders: `fewer` is the misconception if it has less, `more` if it has more."""
+        held = [block for blocks in [self.others, *self.blocks.values()] for block in blocks]
+        for block in sorted(set(held)):
+            got, expected = self.pool.ref_count(block), held.count(block)
+            if got != expected:
+                call = f"{self.told()}: pool.ref_count({block})"
+                key = fewer if is_whole(got) and got < expected else more
+                raise Wrong(key, difference(call, expected, got))
+        free, expected = num_free(self.pool), self.num_blocks - len(set(held))
+        if free != expected:
+            key = "frees-shared" if is_whole(free) and free > expected else more
+            raise Wrong(key, difference(f"{self.told()}: free blocks", expected, free))
+
+
+@FORK.part("fork", points=2)
+def _fork(rng: Random, BlockPool: Any, BlockTable: Any) -> None:
+    for size in (4, rng.randint(2, 9)):
+        family = _Family(rng, BlockPool, BlockTable, 20, size)
+        family.new("a", 2 * size + 1)
+        family.fork("a", "b")
+        family.fork("b", "c")
+        family.fork("a", "d")
+        # The table that goes on takes a new block: only its own list may grow.
+        family.tables["a"].append(2 * size)
+        family.story.append(f"a.append({2 * size})")
+        family.tokens["a"] += 2 * size
+        family.blocks["a"] = as_list(family.tables["a"].blocks)
+        for name in "bcd":
+            family.equal(name, "same-list")
+        family.counts("forgets-reference")
+
+
+@FORK.part("release", points=3)
+def _release(rng: Random, BlockPool: Any, BlockTable: Any) -> None:
+    for size in (4, rng.randint(2, 9)):
+        family = _Family(rng, BlockPool, BlockTable, 20, size)
+        family.new("a", 2 * size + 1)
+        for child in "bcd":
+            family.fork("a", child)
+        order = rng.sample("abcd", 4)
+        for i, name in enumerate(order):
+            table = family.tables[name]
+            family.release(name)
+            for other in order[i + 1 :]:
+                family.equal(other, "same-list")
+            if (as_list(table.blocks), table.num_tokens) != ([], 0):
+                got = (as_list(table.blocks), table.num_tokens)
+                raise Wrong(
+                    "not-empty", difference(f"{family.told()}: its (blocks, num_tokens)", ([], 0), got)
+                )
+            table.release()
+            family.story.append(f"{name}.release() again")
+            family.counts("not-empty")
+        # What is free can be handed out: all of it, and nothing twice.
+        ids = as_list(family.pool.allocate(num_free(family.pool)))
+        if len(set(ids) | set(family.others)) != 20:
+            raise Wrong("never-freed", difference(f"{family.told()}; allocate all: ids", 20, sorted(ids)))
+
+
+@FORK.part("what must be refused changes nothing", points=2)
+def _refused(rng: Random, BlockPool: Any, BlockTable: Any) -> None:
+    family = _Family(rng, BlockPool, BlockTable, 12, 4)
+    family.new("a", 12)
+    family.fork("a", "b")
+    first, second, third = family.blocks["a"]
+    free = next(block for block in range(12) if block not in [*family.blocks["a"], *family.others])
+    attempts = [("share", [first, free]), ("free", [second, free]), ("free", [first, third, first, first])]
+    for name, blocks in attempts:
+        method = getattr(family.pool, name)
+        call = f"{family.told()}; pool.{name}({blocks})"
+        must_raise(partial(method, list(blocks)), "ValueError", "not-refused", call)
+        family.story.append(f"pool.{name}({blocks}), refused")
+        family.counts("half-done", "half-done")
+    family.release("a")
+    family.release("b")
+
+
+WRITE = Exercise(
+    "4.2",
+    answers=("append", "BlockPool", "BlockTable"),
+    needs=("4.1",),
+    misconceptions={
+        "writes-shared": "The token was written into a block that another table reads, too: its text has changed.",
+        "copies-full": "A full block was copied. It will never be written again, so it stays shared.",
+        "copies-alone": "A block with a single holder was replaced: its holder may write in place.",
+        "not-copied": "The block is a new one, but the tokens that were in the old one are missing.",
+        "keeps-old": "The table has left a block and still counts as its holder: the block will never be free.",
+        "frees-too-much": "A hold was given up on a block that a table still names: it may be handed out again.",
+        "block-per-token": "A block was taken although the last one had room.",
+        "wrong-slot": "The token is not where the table says, or the slot that was returned is another one.",
+        "num-tokens": "num_tokens must grow by one with each token.",
+        "not-refused": "When the pool is dry, its OutOfBlocks must come out of append.",
+        "half-done": "An append that fails must leave tables, pool and memory as they were.",
+    },
+)
+
+
+class _Texts:
+    """Tables that write into one memory, and what each of them should read."""
+
+    def __init__(
+        self, append: Any, BlockPool: Any, BlockTable: Any, num_blocks: int, block_size: int
+    ) -> None:
+        self.append_, self.pool, self.BlockTable = append, BlockPool(num_blocks, block_size), BlockTable
+        self.num_blocks, self.size = num_blocks, block_size
+        self.memory = np.full((num_blocks, block_size), -7)
+        self.tables: dict[str, Any] = {}
+        self.texts: dict[str, list[int]] = {}
+        self.story = [f"{num_blocks} blocks of {block_size}"]
+        self.next = 100
+
+    def told(self) -> str:
+        return told(self.story)
+
+    def new(self, name: str, num_tokens: int) -> None:
+        self.tables[name], self.texts[name] = self.BlockTable(self.pool), []
+        self.write(name, num_tokens)
+
+    def fork(self, parent: str, child: str) -> None:
+        self.tables[child] = self.tables[parent].fork()
+        self.texts[child] = list(self.texts[parent])
+        self.story.append(f"{child} = {parent}.fork()")
+
+    def write(self, name: str, num_tokens: int = 1) -> None:
+        for _ in range(num_tokens):
+            self._write_one(name)
+
+    def _write_one(self, name: str) -> None:
+        table, text, size = self.tables[name], self.texts[name], self.size
+        before, free = as_list(table.blocks), num_free(self.pool)
+        offset = len(text) % size
+        shared = bool(offset) and self.pool.ref_count(before[-1]) > 1
+        self.next += 1
+        slot = self.append_(table, self.memory, self.next)
+        text.append(self.next)
+        self.story.append(f"append({name})")
+        after = as_list(table.blocks)
+        self._blocks(before, after, shared, offset)
+        if table.num_tokens != len(text):
+            raise Wrong("num-tokens", difference(f"{self.told()}: num_tokens", len(text), table.num_tokens))
+        self._read(name, after, slot, shared)
+        self._counts(before, after, free, shared or not offset)
+
+    def _blocks(self, before: list[int], after: list[int], shared: bool, offset: int) -> None:
+        """The table has the old blocks, but the last if it had to be copied, and one more if there was no room."""
+        call, kept = f"{self.told()}: the table's blocks", before[: len(before) - shared]
+        if after[: len(kept)] != kept:
+            full = len(before) - bool(offset)
+            key = "copies-full" if after[:full] != before[:full] else "copies-alone"
+            raise Wrong(key, difference(call, kept, after))
+        if shared and after == before:
+            raise Wrong("writes-shared", difference(f"{call}, the last one replaced", "another block", after))
+        wanted = len(before) + (offset == 0)
+        if len(after) != wanted:
+            key = "block-per-token" if len(after) > wanted else "wrong-slot"
+            raise Wrong(key, difference(f"{self.told()}: blocks in the table", wanted, len(after)))
+
+    def _read(self, writer: str, after: list[int], slot: Any, copied: bool) -> None:
+        """Every table reads its own text, the writer also its new token at the returned slot."""
+        for name, text in sorted(self.texts.items(), key=lambda item: item[0] == writer):
+            blocks = as_list(self.tables[name].blocks)
+            got = [int(self.memory[blocks[i // self.size], i % self.size]) for i in range(len(text))]
+            if got == text:
+                continue
+            key = "writes-shared"
+            if name == writer:
+                key = "not-copied" if copied and got[-1] == text[-1] else "wrong-slot"
+            raise Wrong(key, difference(f"{self.told()}: what {name} reads", text, got))
+        expected = after[-1] * self.size + (len(self.texts[writer]) - 1) % self.size
+        if not is_whole(slot) or slot != expected:
+            raise Wrong("wrong-slot", difference(f"{self.told()}: the returned slot", expected, slot))
+
+    def _counts(self, before: list[int], after: list[int], free: int, taken: bool) -> None:
+        held = [block for table in self.tables.values() for block in as_list(table.blocks)]
+        for block in sorted({*before, *after}):
+            got, expected = self.pool.ref_count(block), held.count(block)
+            if got != expected:
+                call = f"{self.told()}: pool.ref_count({block})"
+                key = "frees-too-much" if is_whole(got) and got < expected else "keeps-old"
+                raise Wrong(key, difference(call, expected, got))
+        now = num_free(self.pool)
+        if now != free - taken:
+            raise Wrong("block-per-token", difference(f"{self.told()}: free blocks", free - taken, now))
+
+    def state(self) -> list[Any]:
+        tables = [(as_list(t.blocks), t.num_tokens) for t in self.tables.values()]
+        counts = [self.pool.ref_count(block) for block in range(self.num_blocks)]
+        return [tables, counts, num_free(self.pool), self.memory.tolist()]
+
+    def refused(self, name: str) -> None:
+        """The pool is dry: append must raise and change nothing."""
+        before = self.state()
+        call = f"{self.told()}; append({name}) in a dry pool"
+        must_raise(
+            partial(self.append_, self.tables[name], self.memory, 99), "OutOfBlocks", "not-refused", call
+        )
+        self.story.append(f"append({name}), refused")
+        after = self.state()
+        parts = ("(blocks, num_tokens) of the tables", "reference counts", "free blocks", "memory")
+        for part, was, now in zip(parts, before, after, strict=True):
+            if was != now:
+                raise Wrong("half-done", difference(f"{self.told()}: {part}", was, now))
+
+
+@WRITE.part("one table alone", points=2)
+def _alone(rng: Random, append: Any, BlockPool: Any, BlockTable: Any) -> None:
+    for size in (4, rng.randint(2, 7)):
+        texts = _Texts(append, BlockPool, BlockTable, 8, size)
+        texts.new("a", 2 * size + 1)
+        texts.new("b", 1)
+        texts.write("a", size)
+
+
+@WRITE.part("after a fork", points=4)
+def _after_fork(rng: Random, append: Any, BlockPool: Any, BlockTable: Any) -> None:
+    for size in (4, rng.randint(3, 7)):
+        texts = _Texts(append, BlockPool, BlockTable, 24, size)
+        texts.new("a", size + 2)
+        texts.fork("a", "b")
+        for name in "abaabb":
+            texts.write(name)
+        texts = _Texts(append, BlockPool, BlockTable, 24, size)
+        texts.new("a", 2 * size)  # a full last block is shared, too, and is not copied
+        texts.fork("a", "b")
+        texts.write("b", 2)
+        texts.write("a", 1)
+        texts.fork("b", "c")
+        texts.fork("b", "d")
+        for _ in range(4 * size):
+            texts.write(rng.choice("abcd"))
+
+
+@WRITE.part("when the pool is dry", points=2)
+def _dry(rng: Random, append: Any, BlockPool: Any, BlockTable: Any) -> None:
+    size = rng.randint(3, 6)
+    texts = _Texts(append, BlockPool, BlockTable, 3, size)
+    texts.new("a", 2 * size)
+    texts.fork("a", "b")
+    texts.write("a", 1)
+    texts.refused("b")  # full last block, and none to take
+    texts.fork("a", "c")
+    texts.refused("c")  # a shared partial block, and none for the copy
+    texts.tables.pop("c").release()
+    texts.texts.pop("c")
+    texts.story.append("c.release()")
+    texts.write("a", size - 1)  # alone again: no block is needed

@@ -1,0 +1,217 @@
+"""Checks of chapter 5, the whole decode kernel (5.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from coursekit.checks.chapter_05.kernels import OUT_OF_BOUNDS, SLOW, run
+from coursekit.checks.framework import Exercise, Wrong
+
+DECODE = Exercise(
+    "5.3",
+    answers=("launch", "decode"),
+    misconceptions={
+        "head-modulo": "Query head h read another KV head: heads that share one stand side by side, so it is "
+        "h // (HEADS // KV_HEADS), and neither h % KV_HEADS nor h // KV_HEADS.",
+        "no-scale": "The scores were not multiplied by scale.",
+        "no-mask": "Slots beyond the sequence's length were attended to.",
+        "last-block": "The last, partly filled block is missing: the number of blocks must be rounded up.",
+        "no-rescale": "What was summed before the maximum rose is too large: total and acc must be multiplied by "
+        "exp(old maximum - new maximum).",
+        "divides-early": "The accumulator is divided in every block: divide once, after the last.",
+        "nan-leaks": "A NaN of an unused slot came through: 0 times NaN is NaN, so V must be loaded with the mask.",
+        "overflow": "Large scores overflow: subtract the running maximum before exp.",
+        "32-bit-offset": "An offset beyond 31 bits wrapped around: convert the block's id with .to(tl.int64) before "
+        "it is multiplied.",
+        "out-of-bounds": OUT_OF_BOUNDS
+        + " What pads a tile, in slots and in numbers, is masked in every load and store.",
+        "other-attention": "This is not the attention of the query to its sequence.",
+    },
+    slowness=SLOW,
+)
+HUGE = 20_000_000  # the first block of a cache of which only a part is there
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Arguments of one launch. Shapes as in the task."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    tables: np.ndarray
+    lens: np.ndarray
+    scale: float
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The kernel's constants."""
+        block_size, kv_heads, dim = self.k.shape[1:]
+        padded = {"D": 1 << (dim - 1).bit_length(), "B": 1 << (block_size - 1).bit_length()}
+        return {"MAX_BLOCKS": self.tables.shape[1], "HEADS": self.q.shape[1], "KV_HEADS": kv_heads,
+                "HEAD_DIM": dim, "BLOCK_SIZE": block_size, **padded}  # fmt: skip
+
+    def told(self, seq: int) -> str:
+        """One sequence of it, in words."""
+        used = -(-int(self.lens[seq]) // self.k.shape[1])
+        table = self.tables[seq, :used].tolist()
+        return f"{self.lens[seq]} tokens in blocks of {self.k.shape[1]}, table {table}"
+
+
+def _batch(
+    rng: Random,
+    lengths: list[int],
+    block_size: int,
+    *,
+    heads: int = 6,  # a group of 2 and 3 KV heads: to divide by one is not to divide by the other
+    kv_heads: int = 3,
+    dim: int = 12,
+    spare: int = 1,
+) -> _Batch:
+    """Sequences over a shuffled pool. The `spare` table entries that nobody uses are no block's.
+
+    The longest sequence begins in the pool's last block, which it fills: a tile that is too wide, or a block that is
+    too long, reads beyond the cache, and not only by chance.
+    """
+    draw = np.random.default_rng(rng.getrandbits(32))
+    blocks = [-(-n // block_size) for n in lengths]
+    order = draw.permutation(sum(blocks) + 3).astype(np.int32)
+    full, last = sum(blocks[: lengths.index(max(lengths))]), int(order.argmax())
+    order[[full, last]] = order[[last, full]]
+    tables = np.full((len(lengths), max(blocks) + spare), 2**30, np.int32)
+    for seq, n in enumerate(blocks):
+        tables[seq, :n] = order[sum(blocks[:seq]) :][:n]
+    q = draw.normal(size=(len(lengths), heads, dim)).astype(np.float32)
+    shape = (len(order), block_size, kv_heads, dim)
+    k, v = (draw.normal(size=shape).astype(np.float32) for _ in range(2))
+    _needles(q, k, tables, lengths)
+    return _Batch(q, k, v, tables, np.array(lengths, np.int32), dim**-0.5)
+
+
+def _needles(q: np.ndarray, k: np.ndarray, tables: np.ndarray, lengths: list[int]) -> None:
+    """Make each sequence's last key like its first head's query: the maximum rises in the last block."""
+    group = q.shape[1] // k.shape[2]
+    for seq, n in enumerate(lengths):
+        block, slot = divmod(n - 1, k.shape[1])
+        k[tables[seq, block], slot] = 1.5 * q[seq, ::group]
+
+
+def _attend(batch: _Batch, mistake: str = "", variant: int = 0) -> np.ndarray:
+    """The right result in float64, or what a mistake would give."""
+    out = np.zeros(batch.q.shape)
+    size, (num_heads, dim) = batch.k.shape[1], batch.q.shape[1:]
+    group = num_heads // batch.k.shape[2]
+    scale = 1.0 if mistake == "no-scale" else batch.scale
+    for seq, length in enumerate(batch.lens.tolist()):
+        used = -(-length // size)
+        if mistake == "last-block":
+            used = length // size
+        for head in range(num_heads):
+            kv_head = head // group
+            if mistake == "head-modulo":
+                kv_head = (head // batch.k.shape[2], head % batch.k.shape[2])[variant]
+            top, total, acc = -np.inf, 0.0, np.zeros(dim)
+            for logical, block in enumerate(batch.tables[seq, :used].tolist()):
+                n = size if mistake == "no-mask" and variant == 0 else min(size, length - logical * size)
+                k, v = batch.k[block, :n, kv_head].astype(float), batch.v[block, :n, kv_head].astype(float)
+                scores = scale * (k @ batch.q[seq, head].astype(float))
+                if mistake == "no-mask" and variant == 1:  # scored 0, and zeros for values
+                    scores, v = np.pad(scores, (0, size - n)), np.pad(v, ((0, size - n), (0, 0)))
+                new_top = max(top, float(scores.max()))
+                weights, rescale = np.exp(scores - new_top), np.exp(top - new_top)
+                lost = mistake == "no-rescale"
+                total = total * (1.0 if lost and variant in (0, 2) else rescale) + weights.sum()
+                acc = acc * (1.0 if lost and variant in (0, 1) else rescale) + weights @ v
+                if mistake == "divides-early":
+                    acc = acc / total if variant == 0 else acc
+                top = new_top
+            with np.errstate(all="ignore"):
+                out[seq, head] = acc if mistake == "divides-early" else acc / total
+    return out
+
+
+_VARIANTS = {
+    "head-modulo": 2,
+    "no-scale": 1,
+    "no-mask": 2,
+    "last-block": 1,
+    "no-rescale": 3,
+    "divides-early": 1,
+}
+
+
+def _check(launch: Any, kernel: Any, batch: _Batch, otherwise: str = "other-attention") -> None:
+    """Compares with the right result; names `otherwise` where something infinite or NaN came of special inputs."""
+    out = np.full(batch.q.shape, np.nan, np.float32)
+    args = (batch.q, batch.k, batch.v, batch.tables, batch.lens, batch.scale)
+    got = run(launch, kernel, batch.q.shape[:2], out, *args, **batch.sizes)
+    expected = _attend(batch)
+    close = np.isclose(got, expected, rtol=1e-3, atol=1e-4)
+    if close.all():
+        return
+    seq, head, d = (int(i) for i in np.argwhere(~close)[0])
+    explained = [] if np.isfinite(got[seq, head, d]) or otherwise == "other-attention" else [otherwise]
+    explained += [
+        mistake
+        for mistake, variants in _VARIANTS.items()
+        for variant in range(variants)
+        if np.allclose(got, _attend(batch, mistake, variant), rtol=1e-3, atol=1e-4, equal_nan=True)
+    ]
+    raise Wrong(
+        [*explained, "other-attention"][0],
+        f"sequence {seq} ({batch.told(seq)}), head {head}, number {d}: expected {expected[seq, head, d]:.4f}, "
+        f"got {got[seq, head, d]:.4f}.",
+    )
+
+
+@DECODE.part("one block a sequence", points=3)
+def _one_block(rng: Random, launch: Any, decode: Any) -> None:
+    _check(launch, decode, _batch(rng, [3, 8], block_size=8))
+
+
+@DECODE.part("many blocks", points=4)
+def _many_blocks(rng: Random, launch: Any, decode: Any) -> None:
+    _check(launch, decode, _batch(rng, [7, 18], block_size=5))
+    # The last block is full, and so is the table: an entry more is not there.
+    full = _batch(rng, [rng.choice([12, 16])], block_size=4, heads=3, kv_heads=1, dim=16, spare=0)
+    _check(launch, decode, full)
+    _check(launch, decode, _batch(rng, [rng.randint(9, 15)], block_size=4, heads=3, kv_heads=1, dim=16))
+
+
+@DECODE.part("NaN in unused slots, and large scores", points=3)
+def _hostile(rng: Random, launch: Any, decode: Any) -> None:
+    batch = _batch(rng, [7, rng.randint(11, 14)], block_size=5)
+    owned = np.zeros(batch.k.shape[:2], bool)
+    for seq, n in enumerate(batch.lens.tolist()):
+        for t in range(n):
+            owned[batch.tables[seq, t // 5], t % 5] = True
+    poisoned = [np.where(owned[:, :, None, None], x, np.float32(np.nan)) for x in (batch.k, batch.v)]
+    _check(launch, decode, replace(batch, k=poisoned[0], v=poisoned[1]), "nan-leaks")
+    _check(launch, decode, replace(batch, q=np.float32(100) * batch.q), "overflow")
+
+
+@DECODE.part("a cache beyond 2³¹ numbers", points=2)
+def _huge(rng: Random, launch: Any, decode: Any) -> None:
+    batch = _batch(rng, [7, 3], block_size=5)
+    _check(launch, decode, batch)
+    far = replace(
+        batch, tables=np.where(batch.tables < 2**30, batch.tables + HUGE, batch.tables).astype(np.int32)
+    )
+    before = HUGE * batch.k[0].size
+    try:
+        # Of the large cache only the part from block HUGE on is there; the expected result is the near one's.
+        out = np.full(batch.q.shape, np.nan, np.float32)
+        args = (far.q, far.k, far.v, far.tables, far.lens, far.scale)
+        got = run(launch, decode, batch.q.shape[:2], out, *args, before={2: before, 3: before}, **batch.sizes)
+    except Wrong as wrong:
+        told = f"Blocks from {HUGE:,} on, of {batch.k[0].size} numbers each"
+        raise Wrong("32-bit-offset", f"{told}: {wrong.detail}") from None
+    if not np.allclose(got, _attend(batch), rtol=1e-3, atol=1e-4):
+        raise Wrong(
+            "32-bit-offset",
+            f"Blocks from {HUGE:,} on: the result differs from that of the same blocks from 0 on.",
+        )

@@ -1,0 +1,205 @@
+"""Check of chapter 7: a ragged batch gives each request the tokens that it gets alone (7.3).
+
+The model is the notebook's `TinyModel`, made with fresh random weights. What it must say is computed here by a dense
+model without a cache, written independently, one request at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from coursekit.checks.answers import show
+from coursekit.checks.chapter_03.inputs import numpy_rng
+from coursekit.checks.chapter_07.attention import rotate
+from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
+
+GENERATE = Exercise(
+    "7.3",
+    answers=("generate", "TinyModel"),
+    needs=("7.1", "7.2"),
+    misconceptions={
+        "wrong-row": "The next token is chosen from another row of the logits: a sequence's last token stands in row "
+        "sample_rows[k] of the batch.",
+        "padding": "The prompts were padded to the longest, and the padding was computed: it takes positions, is "
+        "stored, and is attended to like any token.",
+        "lengths": "A request gets exactly as many new tokens as it asked for, and the prompt is not among them.",
+        "one-by-one": "The tokens are right, but the requests did not run together: every pass takes along all "
+        "requests that are not done.",
+        "computed-again": "The tokens are right, but tokens were computed again whose keys and values were in the "
+        "cache.",
+        "done-stays": "The tokens are right, but a request stayed in the batch after it had all its tokens.",
+        "blocks-kept": "The tokens are right, but not every block is free again at the end.",
+        "other-tokens": "These are not the tokens that the request gets alone.",
+    },
+)
+VOCAB, LAYERS, HEADS, KV_HEADS, DIM = 40, 2, 4, 2, 8
+CLEAR = 1e-3  # every decision of the model is at least as clear as that, so that rounding changes none
+
+_Weights = dict[str, np.ndarray]
+
+
+def _draw_weights(numbers: np.random.Generator) -> _Weights:
+    width = HEADS * DIM
+    sizes = {
+        "embed": (VOCAB, width),
+        "head": (width, VOCAB),
+        "q": (LAYERS, HEADS, width, DIM),
+        "k": (LAYERS, KV_HEADS, width, DIM),
+        "v": (LAYERS, KV_HEADS, width, DIM),
+        "o": (LAYERS, width, width),
+    }
+    spread = {"embed": 1.0, "head": 1.0, "q": 0.4, "k": 0.4, "v": 0.3, "o": 0.3}
+    return {
+        name: (spread[name] * numbers.standard_normal(size)).astype(np.float32)
+        for name, size in sizes.items()
+    }
+
+
+def _logits(weights: _Weights, tokens: Sequence[int]) -> np.ndarray:
+    """[num_tokens, vocab] of one whole sequence: dense, in float64, nothing cached."""
+    w = {name: array.astype(np.float64) for name, array in weights.items()}
+    x, positions = w["embed"][list(tokens)], np.arange(len(tokens))
+    later = np.triu(np.full((len(tokens), len(tokens)), -np.inf), 1)
+    for layer in range(LAYERS):
+        q, k, v = (np.stack([x @ part for part in w[name][layer]]) for name in "qkv")
+        q, k = rotate(q, positions), rotate(k, positions)
+        attended = []
+        for head in range(HEADS):
+            of = head // (HEADS // KV_HEADS)
+            scores = q[head] @ k[of].T / DIM**0.5 + later
+            chances = np.exp(scores - scores.max(axis=1, keepdims=True))
+            attended.append(chances / chances.sum(axis=1, keepdims=True) @ v[of])
+        x = x + np.concatenate(attended, axis=1) @ w["o"][layer]
+    result: np.ndarray = x @ w["head"]
+    return result
+
+
+def _alone(weights: _Weights, tokens: Sequence[int], count: int) -> tuple[list[int], float]:
+    """The greedy continuation of one request, and how clear its closest decision was."""
+    row, margin = list(tokens), np.inf
+    for _ in range(count):
+        last = np.sort(logits := _logits(weights, row)[-1])
+        margin = min(margin, float(last[-1] - last[-2]))
+        row.append(int(logits.argmax()))
+    return row[len(tokens) :], margin
+
+
+def _case(
+    rng: Random, lens: Sequence[int], new: Sequence[int]
+) -> tuple[_Weights, list[list[int]], list[list[int]]]:
+    """Weights, prompts and answers, with clear decisions and answers that mistakes change."""
+    numbers = numpy_rng(rng)
+    while True:
+        weights = _draw_weights(numbers)
+        prompts = [numbers.integers(1, VOCAB, n).tolist() for n in lens]
+        found = [_alone(weights, prompt, n) for prompt, n in zip(prompts, new, strict=True)]
+        answers = [tokens for tokens, _ in found]
+        others = _wrong_answers(weights, prompts, new)
+        if min(margin for _, margin in found) > CLEAR and all(other != answers for _, other in others):
+            return weights, prompts, answers
+
+
+def _wrong_answers(
+    weights: _Weights, prompts: list[list[int]], new: Sequence[int]
+) -> Iterator[tuple[str, list[list[int]]]]:
+    """(misconception, the answers that it gives)."""
+    flat = np.concatenate([_logits(weights, prompt) for prompt in prompts]).argmax(axis=1)
+    starts = np.cumsum([0] + [len(prompt) for prompt in prompts])
+    yield "wrong-row", _last_row_for_all(weights, prompts, new)
+    for rows in (range(len(prompts)), starts[:-1]):
+        first = [int(flat[row]) for row in rows]
+        yield (
+            "wrong-row",
+            [
+                [one, *_alone(weights, [*prompt, one], n - 1)[0]]
+                for prompt, one, n in zip(prompts, first, new, strict=True)
+            ],
+        )
+    longest = max(map(len, prompts))
+    for left in (True, False):
+        padded = [[0] * (longest - len(p)) + p if left else p + [0] * (longest - len(p)) for p in prompts]
+        yield "padding", [_alone(weights, p, n)[0] for p, n in zip(padded, new, strict=True)]
+
+
+def _last_row_for_all(weights: _Weights, prompts: list[list[int]], new: Sequence[int]) -> list[list[int]]:
+    """Every running request is given the token of the last one."""
+    rows = [list(prompt) for prompt in prompts]
+    for done in range(max(new)):
+        running = [i for i, n in enumerate(new) if n > done]
+        one = int(_logits(weights, rows[running[-1]])[-1].argmax())
+        for i in running:
+            rows[i].append(one)
+    return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
+
+
+def _run(
+    rng: Random, generate: Any, tiny_model: Any, lens: Sequence[int], new: Sequence[int], size: int
+) -> tuple[list[int], list[int], list[int], str]:
+    """Checks the tokens; returns the calls, the free blocks before and after, and how to name the case."""
+    weights, prompts, answers = _case(rng, lens, new)
+    blocks = sum(-(-(max(lens) + n) // size) for n in new) + 2
+    free = rng.sample(range(blocks), blocks)
+    before = sorted(free)
+    model = tiny_model(weights, blocks, size)
+    got = [as_list(row) for row in as_list(generate(model, [list(p) for p in prompts], list(new), free))]
+    told = f"prompts of {list(lens)} tokens, {list(new)} new ones, blocks of {size}"
+    if got != answers:
+        raise Wrong(*_explain(weights, prompts, new, answers, got, told))
+    return as_list(model.calls), before, sorted(free), told
+
+
+def _explain(
+    weights: _Weights,
+    prompts: list[list[int]],
+    new: Sequence[int],
+    answers: list[list[int]],
+    got: list[list[Any]],
+    told: str,
+) -> tuple[str, str]:
+    if [len(row) for row in got] != list(new):
+        return (
+            "lengths",
+            f"{told}: expected so many new tokens, got {[len(row) for row in got]}: {show(got)}.",
+        )
+    named = (key for key, wrong in _wrong_answers(weights, prompts, new) if wrong == got)
+    i = next(i for i, (a, b) in enumerate(zip(answers, got, strict=True)) if a != b)
+    at = next(k for k, (a, b) in enumerate(zip(answers[i], got[i], strict=True)) if a != b)
+    return next(
+        named, "other-tokens"
+    ), f"{told}: {difference(f'request {i}, new token {at}', answers[i][at], got[i][at])}"
+
+
+@GENERATE.part("the tokens of each request alone", points=4)
+def _tokens(rng: Random, generate: Any, tiny_model: Any) -> None:
+    _run(rng, generate, tiny_model, [3, 7, 4], [4, 6, 5], 4)
+    lens, new = [rng.randint(1, 9) for _ in range(4)], [rng.randint(2, 6) for _ in range(4)]
+    _run(rng, generate, tiny_model, [*lens, 11], [*new, 3], rng.choice([1, 3, 8]))
+
+
+@GENERATE.part("all together, nothing twice", points=3)
+def _together(rng: Random, generate: Any, tiny_model: Any) -> None:
+    for new in ([2, 6, 4], [1, 5, 3, rng.randint(1, 6)]):
+        lens = [rng.randint(2, 9) for _ in new]
+        got, _, _, told = _run(rng, generate, tiny_model, lens, new, 4)
+        expected = [sum(lens)] + [sum(n > k for n in new) for k in range(1, max(new))]
+        if got == expected:
+            continue
+        detail = f"{told}: {difference('tokens computed in each pass', expected, got)}"
+        if not all(is_whole(count) for count in got):
+            raise Wrong("other-tokens", detail)
+        if len(got) > len(expected):
+            raise Wrong("one-by-one", detail)
+        stays = [sum(lens)] + [len(new)] * (max(new) - 1)
+        raise Wrong("done-stays" if got == stays else "computed-again", detail)
+
+
+@GENERATE.part("the blocks come back", points=1)
+def _blocks(rng: Random, generate: Any, tiny_model: Any) -> None:
+    _, before, after, told = _run(rng, generate, tiny_model, [6, 2, 5], [3, 5, 2], 4)
+    if after != before:
+        lost = sorted(set(before) - set(after)) or "none, but some are in `free` twice"
+        raise Wrong("blocks-kept", f"{told}: free at the end: {show(after)}; not free again: {lost}.")

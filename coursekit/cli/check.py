@@ -1,0 +1,113 @@
+"""`course.py check [chapter]`: a learner's own progress, from the notebooks in `exercises/` as they are saved.
+
+The same judge and sandbox as the grader's. For an exercise that is not right it shows the first thing that is wrong and
+one hint; the next hint opens when the answer has changed since and still is not right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from coursekit import ROOT
+from coursekit.build.exercises import sources
+from coursekit.cells import hints_of
+from coursekit.grade.judge import ExerciseResult, Judge
+from coursekit.grade.submission import Book, NoSuchChapter, Submission, load_book, read_submission
+
+OPENED = platformdirs.user_state_path("paged-attention-course") / "hints.json"
+
+
+def main(arguments: list[str]) -> int:
+    """Checks the chapters' exercises; 0 if everything is solved, 1 if not yet, 2 for a wrong chapter."""
+    parser = argparse.ArgumentParser(prog="course.py check", description="Check your answers, as saved.")
+    parser.add_argument("chapter", nargs="?", help="for instance 2; without it, all chapters")
+    parser.add_argument("--folder", type=Path, default=ROOT / "exercises", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if os.name != "posix":
+        print(
+            "check needs Linux, macOS or WSL; the check cells in the notebooks work everywhere.",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        books = [
+            load_book(ROOT, chapter) for chapter in ([options.chapter] if options.chapter else sources(ROOT))
+        ]
+    except NoSuchChapter as error:
+        print(f"check: {error}", file=sys.stderr)
+        return 2
+    opened = _read_opened()
+    solved = [_check(book, options.folder / f"{book.name}.ipynb", opened) for book in books]
+    _write_opened(opened)
+    return 0 if all(solved) else 1
+
+
+def _check(book: Book, path: Path, opened: dict[str, Any]) -> bool:
+    started = time.monotonic()
+    submission = read_submission(path, "you", book)
+    print(f"{book.name} ({path.name})")
+    if submission.problem:
+        print(f"  {submission.problem}. `git restore exercises/{path.name}` brings the original back.\n")
+        return False
+    judge = Judge(book, secrets.randbits(32))
+    try:
+        result = judge.grade(submission)
+    finally:
+        judge.close()
+    for id, one in result.exercises.items():
+        for line in lines(book, id, one, submission, opened):
+            print(f"  {line}")
+    print(f"  {result.earned} of {result.points} points, {time.monotonic() - started:.1f} s\n")
+    return result.earned == result.points
+
+
+def lines(
+    book: Book, id: str, one: ExerciseResult, submission: Submission, opened: dict[str, Any]
+) -> list[str]:
+    """What is said of one exercise."""
+    head = f"{id}  {one.verdict.earned} of {one.verdict.points}"
+    failure = one.verdict.first_failure
+    if failure is None:
+        opened.pop(id, None)
+        return [f"✓ {head}", *(f"    {note}" for note in one.notes)]
+    number = _next_hint(id, submission.answers.get(id, ""), opened)
+    hint = hints_of(book.cells, id)[number - 1]
+    first = failure.message.splitlines()[0] if failure.message else failure.status
+    return [f"✗ {head}  {first}", *(f"    {note}" for note in one.notes), f"    Hint {number} of 3: {hint}"]
+
+
+def _next_hint(id: str, answer: str, opened: dict[str, Any]) -> int:
+    """1 at first, then one more for each new answer that is not right either."""
+    digest = hashlib.sha256(answer.encode(errors="replace")).hexdigest()[:16]
+    known = opened.get(id)
+    if not isinstance(known, dict) or not isinstance(known.get("hint"), int):
+        opened[id] = {"answer": digest, "hint": 1}
+    elif known.get("answer") != digest:
+        opened[id] = {"answer": digest, "hint": min(known["hint"] + 1, 3)}
+    return int(opened[id]["hint"])
+
+
+def _read_opened() -> dict[str, Any]:
+    try:
+        data = json.loads(OPENED.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _write_opened(opened: dict[str, Any]) -> None:
+    try:
+        OPENED.parent.mkdir(parents=True, exist_ok=True)
+        OPENED.write_text(json.dumps(opened), encoding="utf-8")
+    except OSError as error:
+        print(f"(which hints are open could not be noted: {error})", file=sys.stderr)

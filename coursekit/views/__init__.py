@@ -1,0 +1,1 @@
+"""Pictures and interactive views that the lessons show."""

@@ -1,0 +1,231 @@
+"""The pool of physical blocks: who holds which, and which are free (chapter 2; sharing: chapter 4).
+
+A *block* is room for the keys and values of `block_size` tokens, in every layer. The pool knows nothing
+of keys and values: it hands out block ids, counts the holders of each, and takes the blocks back.
+
+What must hold at any time (`BlockPool.check` states it in code):
+
+* a block is free exactly when nobody holds it: `ref_count(id) == 0`;
+* `num_free + num_used == num_blocks`: no block is lost and none is counted twice;
+* an operation that fails changes nothing.
+
+The free blocks stand in a queue. The next allocation takes the block at its head:
+
+    head ->  [never used, or used and worth nothing]  [cached, oldest ... cached, newest]  <- tail
+
+A freed block whose contents may be found again (chapter 4's prefix cache) joins at the tail, any other
+block joins at the head. So cached contents are kept as long as possible and leave oldest first. A cache hit
+takes a block out of the *middle* of the queue; that is why the queue is a linked list and not a stack.
+The design follows vLLM's block pool (PagedAttention paper, section 4.2, for the pool itself).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from ..arguments import require_int
+
+if TYPE_CHECKING:
+    from .prefix_cache import PrefixCache
+
+
+class OutOfBlocks(RuntimeError):
+    """The pool has fewer free blocks than were asked for. Nothing was allocated."""
+
+
+class BlockPool:
+    """`num_blocks` blocks of `block_size` tokens each, with a count of holders for every block.
+
+    Args:
+        num_blocks: how many physical blocks there are (ids 0 .. num_blocks - 1).
+        block_size: tokens per block.
+        enable_prefix_caching: keep full blocks findable by their contents (see `prefix_cache`).
+
+    Raises:
+        ValueError: a size below 1.
+
+    Every operation takes time in proportion to the blocks it names, whatever the size of the pool. (Forgetting
+    cached contents also visits what follows them; each block is visited once for each time that it was published.)
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = False) -> None:
+        require_int("num_blocks", num_blocks, 1)
+        require_int("block_size", block_size, 1)
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.prefix_cache: PrefixCache | None = None
+        if enable_prefix_caching:
+            from .prefix_cache import PrefixCache
+
+            self.prefix_cache = PrefixCache()
+        self._ref_counts = [0] * num_blocks
+        self._free = _FreeQueue(num_blocks)
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody holds, those with cached contents included."""
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        """Blocks held by at least one table."""
+        return self.num_blocks - self.num_free
+
+    def ref_count(self, block: int) -> int:
+        """How many holders the block has; 0 means it is free."""
+        self._require_known(block)
+        return self._ref_counts[block]
+
+    def is_shared(self, block: int) -> bool:
+        """Whether the block has several holders, so that none of them may write into it."""
+        return self._ref_counts[block] > 1
+
+    def allocate(self, n: int) -> list[int]:
+        """Take `n` free blocks and hold each once. Their contents are whatever the last holder left.
+
+        Raises:
+            OutOfBlocks: fewer than `n` are free; then none is taken.
+            ValueError: `n` is negative.
+        """
+        if n < 0:
+            raise ValueError(f"cannot allocate {n} blocks: the number must be 0 or more")
+        if n > self.num_free:
+            raise OutOfBlocks(f"{n} blocks wanted, {self.num_free} of {self.num_blocks} are free")
+        blocks = [self._free.pop_head() for _ in range(n)]
+        for block in blocks:
+            self._ref_counts[block] = 1
+        for block in blocks:
+            self.forget(block)  # new contents are coming: the old must not be found again
+        return blocks
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """Add one holder to each block. A free block must have cached contents: it comes back to life.
+
+        Raises:
+            ValueError: an unknown id, or a free block without cached contents; then nothing changes.
+        """
+        blocks = list(blocks)
+        for block in blocks:
+            self._require_known(block)
+            if self._ref_counts[block] == 0 and not self._is_cached(block):
+                raise ValueError(
+                    f"block {block} is free: allocate it, only a held or cached block can be shared"
+                )
+        for block in blocks:
+            if self._ref_counts[block] == 0:
+                self._free.remove(block)
+            self._ref_counts[block] += 1
+
+    def free(self, blocks: Iterable[int]) -> None:
+        """Drop one holder of each block. A block without holders is free; blocks freed first are reused first.
+
+        A sequence frees its blocks tail first, so that of its cached blocks the beginning, which other
+        prompts are likelier to share, is evicted last.
+
+        Raises:
+            ValueError: an unknown id, or more drops than a block has holders; then nothing changes.
+        """
+        blocks = list(blocks)
+        for block, drops in Counter(blocks).items():
+            self._require_known(block)
+            if drops > self._ref_counts[block]:
+                raise ValueError(
+                    f"double free of block {block}: {self._ref_counts[block]} holders, {drops} were to be dropped"
+                )
+        worthless = []
+        for block in blocks:
+            self._ref_counts[block] -= 1
+            if self._ref_counts[block] == 0:
+                if self._is_cached(block):
+                    self._free.push_tail(block)
+                else:
+                    worthless.append(block)
+        for block in reversed(worthless):
+            self._free.push_head(block)
+
+    def forget(self, block: int) -> None:
+        """The block's contents are about to change: the prefix cache must not find it, nor what follows it, again.
+
+        Free blocks that lose their worth by this go to the head of the queue.
+        """
+        if self.prefix_cache is None:
+            return
+        for lost in self.prefix_cache.forget(block):
+            if self._ref_counts[lost] == 0:
+                self._free.remove(lost)
+                self._free.push_head(lost)
+
+    def free_blocks(self) -> list[int]:
+        """The free blocks in the order in which they would be handed out. Takes time in proportion to them."""
+        return list(self._free)
+
+    def check(self) -> None:
+        """Raise AssertionError if an invariant is broken. Takes time in proportion to the pool."""
+        free = list(self._free)
+        if len(free) != len(self._free) or len(set(free)) != len(free):
+            raise AssertionError(
+                f"the free queue says it holds {len(self._free)} blocks, it links {len(set(free))}"
+            )
+        unheld = {block for block, count in enumerate(self._ref_counts) if count == 0}
+        if min(self._ref_counts) < 0:
+            raise AssertionError(f"negative reference count: {min(self._ref_counts)}")
+        if unheld != set(free):
+            raise AssertionError(
+                f"blocks unheld but not free, or free but held: {sorted(unheld ^ set(free))}"
+            )
+        cached = [self._is_cached(block) for block in free]
+        if cached != sorted(cached):
+            raise AssertionError(
+                "a free block without cached contents stands behind one with: it would be used too late"
+            )
+        if self.prefix_cache is not None:
+            self.prefix_cache.check()
+
+    def _is_cached(self, block: int) -> bool:
+        return self.prefix_cache is not None and block in self.prefix_cache
+
+    def _require_known(self, block: int) -> None:
+        if not 0 <= block < self.num_blocks:
+            raise ValueError(f"unknown block {block}: the pool has blocks 0 to {self.num_blocks - 1}")
+
+
+class _FreeQueue:
+    """A doubly linked list over block ids, in two flat lists; index `num_blocks` is head and tail at once."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._end = num_blocks
+        self._next = [*range(1, num_blocks + 1), 0]
+        self._previous = [num_blocks, *range(num_blocks)]
+        self._length = num_blocks
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        block = self._next[self._end]
+        while block != self._end:
+            yield block
+            block = self._next[block]
+
+    def pop_head(self) -> int:
+        block = self._next[self._end]
+        self.remove(block)
+        return block
+
+    def remove(self, block: int) -> None:
+        before, after = self._previous[block], self._next[block]
+        self._next[before], self._previous[after] = after, before
+        self._length -= 1
+
+    def push_head(self, block: int) -> None:
+        self._insert(self._end, block, self._next[self._end])
+
+    def push_tail(self, block: int) -> None:
+        self._insert(self._previous[self._end], block, self._end)
+
+    def _insert(self, before: int, block: int, after: int) -> None:
+        self._next[before] = self._previous[after] = block
+        self._previous[block], self._next[block] = before, after
+        self._length += 1

@@ -1,0 +1,164 @@
+"""The storage of keys and values of all layers: written by slot, copied and moved by block (chapter 3).
+
+    keys, values   [num_layers, num_blocks, block_size, num_kv_heads, head_dim]
+
+`keys[layer]` is one layer's cache as `paged_attention` takes it. A *slot* is a row of (block, offset) taken together:
+slot = block * block_size + offset. Writing a token is one row write, whatever sequence it belongs to. The same block
+ids are valid in every layer, so the block table is kept once and the storage `num_layers` times.
+
+    block 0                 block 1                 block 2
+    [slot 0  1  2  3 ]      [slot 4  5  6  7 ]      [slot 8  9 10 11 ]        block_size = 4
+
+New storage is not cleared: a slot that no token was written to may hold anything, NaN included, and readers must
+not look at it. (PagedAttention paper, section 4.2. A block's tokens lie outermost, so that one token's heads lie side
+by side; vLLM's FlashAttention backend uses the same order.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..sizing import ModelShape, human_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+
+class KVCache:
+    """Keys and values of `num_blocks` blocks, for every layer of a model.
+
+    Args:
+        shape: layers, KV heads, head size and dtype.
+        num_blocks, block_size: as in the `BlockPool` that hands the blocks out.
+        device: a torch device.
+        pin_memory: page-locked host memory, for fast copies to and from a GPU (the host side of a swap).
+
+    Raises:
+        MemoryError: the device has no room for it; the message says how much was asked for.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        num_blocks: int,
+        block_size: int,
+        device: str | torch.device = "cpu",
+        pin_memory: bool = False,
+    ) -> None:
+        import torch
+
+        self.shape = shape
+        self.num_blocks, self.block_size = num_blocks, block_size
+        size = (shape.num_layers, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
+        dtype = getattr(torch, shape.dtype)
+        try:
+            self.keys = torch.empty(size, dtype=dtype, device=device, pin_memory=pin_memory)
+            self.values = torch.empty(size, dtype=dtype, device=device, pin_memory=pin_memory)
+        except (RuntimeError, MemoryError) as error:  # torch reports a failed host allocation as RuntimeError
+            raise MemoryError(
+                f"no room on {device} for a KV cache of {num_blocks} blocks of {block_size} tokens "
+                f"({human_bytes(num_blocks * shape.kv_bytes_per_block(block_size))}): ask for fewer blocks"
+            ) from error
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of keys and values together."""
+        return 2 * self.keys.numel() * self.keys.element_size()
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+        """Write [num_tokens, num_kv_heads, head_dim] rows of one layer by slot ([num_tokens], int64, all valid)."""
+        write_rows(key, self.keys[layer], slots)
+        write_rows(value, self.values[layer], slots)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks, in every layer: [(source, destination)]. All sources are read before any is written."""
+        self.load_blocks(self, pairs)
+
+    def load_blocks(self, other: KVCache, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks of another cache into this one: [(its block, our block)]. With a host cache this is a swap."""
+        if not pairs:
+            return
+        import torch
+
+        sources, destinations = torch.tensor(pairs, dtype=torch.int64).T
+        for ours, theirs in ((self.keys, other.keys), (self.values, other.values)):
+            # index_select makes the read complete before the write; index_copy_ writes into `ours` itself, where
+            # `ours[:, destinations].copy_(…)` would fill a temporary and lose it.
+            moved = theirs.index_select(1, sources.to(theirs.device)).to(ours.device)
+            ours.index_copy_(1, destinations.to(ours.device), moved)
+
+
+def write_rows(rows: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
+    """Write rows [num_tokens, num_kv_heads, head_dim] into one layer's keys or values by slot; nothing is checked."""
+    cache.flatten(0, 1).index_copy_(0, slots, rows)
+
+
+def write_kv(key: Any, value: Any, key_cache: Any, value_cache: Any, slot_mapping: Any) -> None:
+    """Write the keys and values of some tokens into their slots, in place.
+
+    Args:
+        key, value: [num_tokens, num_kv_heads, head_dim].
+        key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], changed in place.
+        slot_mapping: [num_tokens] integers. -1: this token is not written (padding).
+            NumPy arrays or torch tensors, all of one kind.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit, a slot outside the cache, or a slot named twice. Nothing is
+            written then.
+    """
+    slots = np.asarray(slot_mapping if isinstance(slot_mapping, np.ndarray) else slot_mapping.cpu())
+    _check_write(key, value, key_cache, value_cache, slots)
+    written = np.flatnonzero(slots != -1)
+    for rows, cache in ((key, key_cache), (value, value_cache)):
+        if isinstance(cache, np.ndarray):
+            cache[slots[written] // cache.shape[1], slots[written] % cache.shape[1]] = rows[written]
+        else:
+            import torch
+
+            where = torch.from_numpy(slots[written].astype(np.int64)).to(cache.device)
+            what = rows[torch.from_numpy(written).to(rows.device)]
+            cache[where // cache.shape[1], where % cache.shape[1]] = what
+
+
+def _check_write(key: Any, value: Any, key_cache: Any, value_cache: Any, slots: np.ndarray) -> None:
+    if slots.ndim != 1 or slots.dtype.kind not in "iu":
+        raise ValueError(
+            f"slot_mapping has shape {slots.shape} and dtype {slots.dtype}: it must be [num_tokens] integers"
+        )
+    for name, rows, cache in (("key", key, key_cache), ("value", value, value_cache)):
+        if type(rows) is not type(cache):
+            raise ValueError(
+                f"{name} is a {type(rows).__name__}, {name}_cache a {type(cache).__name__}: use one kind"
+            )
+        if rows.dtype != cache.dtype:
+            raise ValueError(
+                f"{name} is {rows.dtype}, {name}_cache is {cache.dtype}: convert one of them first"
+            )
+        if getattr(rows, "device", None) != getattr(cache, "device", None):
+            raise ValueError(
+                f"{name} is on {rows.device}, {name}_cache on {cache.device}: move one of them first"
+            )
+        if len(cache.shape) != 4:
+            raise ValueError(f"{name}_cache has shape {tuple(cache.shape)}: it must have 4 dimensions")
+        expected = (slots.shape[0], *cache.shape[2:])
+        if tuple(rows.shape) != expected:
+            raise ValueError(
+                f"{name} has shape {tuple(rows.shape)}: with this slot_mapping and cache it must be {expected}"
+            )
+    if tuple(key_cache.shape[:2]) != tuple(value_cache.shape[:2]):
+        raise ValueError(
+            f"key_cache has {key_cache.shape[0]} blocks of {key_cache.shape[1]} tokens, "
+            f"value_cache {value_cache.shape[0]} of {value_cache.shape[1]}: a slot must be in both"
+        )
+    num_slots = key_cache.shape[0] * key_cache.shape[1]
+    wrong = np.flatnonzero((slots < -1) | (slots >= num_slots))
+    if wrong.size:
+        raise ValueError(
+            f"slot_mapping[{wrong[0]}] = {slots[wrong[0]]}, but the cache has slots 0 to {num_slots - 1}"
+        )
+    values, counts = np.unique(slots[slots != -1], return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(f"slot {values[counts > 1][0]} is named for two tokens of one write")

@@ -1,0 +1,1 @@
+"""What paging replaced: one contiguous reservation per request (chapter 1)."""

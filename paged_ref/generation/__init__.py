@@ -1,0 +1,1 @@
+"""The engine: prompts in, tokens out (chapter 7)."""

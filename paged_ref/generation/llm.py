@@ -1,0 +1,328 @@
+"""The engine: prompts in, tokens out, one step at a time (chapter 7).
+
+    request -> scheduler decides who runs -> blocks -> batch of integers -> model, which writes and reads the cache
+            -> the next tokens -> scheduler, until a request ends
+
+`LLM.step` is that line once. `generate` and `stream` repeat it until their requests have ended. Requests join and
+leave between any two steps: that is continuous batching.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import abc, deque
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from ..arguments import require_int
+from ..attention import choose_backend
+from ..attention import load as load_backend
+from ..blocks.block_pool import BlockPool
+from ..blocks.block_table import BlockTable
+from ..model.batch import build_batch
+from ..model.hf_model import PagedModel
+from ..model.pool_size import choose_num_blocks
+from ..sampling.beam_search import BeamSearch
+from ..sampling.detokenizer import Detokenizer
+from ..sampling.params import SamplingParams
+from ..sampling.sampler import BadLogits, choose
+from ..scheduling.request import Request, Sequence
+from ..scheduling.scheduler import NeverFits, Scheduler
+from ..scheduling.step import Chunk, Step
+from ..telemetry.metrics import Metrics, TimedBlockPool
+from .apply_tokens import extend, wish_for
+from .interrupts import uninterrupted
+from .outputs import CompletionOutput, RequestOutput, StreamEvent
+from .progress_bar import ProgressBar
+from .prompts import Prompt, as_prompts, to_token_ids
+
+log = logging.getLogger("paged_ref")
+MOST = 2**31 - 1  # block ids and slots are int32
+
+
+class LLM:
+    """A decoder model that serves many requests at once from a paged KV cache.
+
+    Args:
+        model: "smollm2-135m", a hub id, a local folder, a loaded transformers causal LM, or a `PagedModel`, which
+            several engines may share as long as they do not run at the same time.
+        tokenizer: for a loaded model; otherwise it comes with the model.
+        num_blocks: blocks in the pool; None: as many as `memory_fraction` allows (the log says how that was computed).
+        block_size: tokens per block.
+        memory_fraction: share of the device's memory for weights, activations and cache together.
+        dtype: "auto", "float32", "float16", "bfloat16"; see `PagedModel.load`.
+        device: "auto", "cpu", "cuda", …
+        backend: of `paged_attention`.
+        enable_prefix_caching: let requests reuse full blocks with the same beginning.
+        preemption: "recompute" or "swap": what becomes of the blocks of a request that has to make room.
+        num_host_blocks: size of the swap space in blocks; default: as many as the pool has.
+        watermark, max_num_seqs, max_num_batched_tokens: see `Scheduler`.
+
+    Raises:
+        ValueError: an argument out of its range, an unknown model, or one whose attention cannot be swapped.
+        MemoryError: the cache does not fit.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | PreTrainedModel | PagedModel = "smollm2-135m",
+        *,
+        tokenizer: Any = None,
+        num_blocks: int | None = None,
+        block_size: int = 16,
+        memory_fraction: float = 0.9,
+        dtype: str = "auto",
+        device: str = "auto",
+        backend: str = "auto",
+        enable_prefix_caching: bool = True,
+        preemption: str = "recompute",
+        num_host_blocks: int | None = None,
+        watermark: float = 0.01,
+        max_num_seqs: int = 64,
+        max_num_batched_tokens: int = 2048,
+    ) -> None:
+        if preemption not in ("recompute", "swap"):
+            raise ValueError(f"preemption = {preemption!r}: it must be 'recompute' or 'swap'")
+        if backend != "auto":
+            load_backend(backend)
+        sizes = {
+            "block_size": block_size,
+            "num_blocks": num_blocks,
+            "num_host_blocks": num_host_blocks,
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+        }
+        for name, value in sizes.items():
+            if value is not None:
+                require_int(name, value, 1)  # before a model is loaded
+                if value > MOST:
+                    raise ValueError(f"{name} = {value}: it must be {MOST} at most")
+        if isinstance(model, PagedModel):
+            self.model = model
+        elif isinstance(model, PreTrainedModel):
+            self.model = PagedModel(model, tokenizer)
+        else:
+            self.model = PagedModel.load(model, dtype, device)
+        self.backend = choose_backend(next(self.model.model.parameters())) if backend == "auto" else backend
+        load_backend(self.backend)
+        if num_blocks is None:
+            num_blocks = choose_num_blocks(
+                self.model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens
+            )
+        self.cache = self.model.new_cache(num_blocks, block_size)  # if there is no room, this is what fails
+        self.pool = TimedBlockPool(num_blocks, block_size, enable_prefix_caching)
+        host_pool = self.host_cache = None
+        if preemption == "swap":
+            self.host_cache = self.model.new_cache(num_host_blocks or num_blocks, block_size, host=True)
+            host_pool = BlockPool(self.host_cache.num_blocks, block_size)
+        self.scheduler = Scheduler(self.pool, max_num_seqs, max_num_batched_tokens, watermark, host_pool)
+        self.metrics = Metrics(self.scheduler)
+        self._num_requests = 0
+
+    # ---- the ways to run requests
+
+    def generate(
+        self,
+        prompts: Prompt | abc.Sequence[Prompt],
+        sampling: SamplingParams | abc.Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Run prompts to their end; results in the order of the prompts.
+
+        Args:
+            prompts: one prompt or a list of them. A prompt is a string, a list of token ids, or a list of chat
+                messages ({"role": …, "content": …}).
+            sampling: one `SamplingParams` for all, or one for each prompt.
+
+        Raises:
+            ValueError: a bad prompt, named by its place; then no prompt is run.
+            FloatingPointError: the model gave NaN; the message names the request.
+        """
+        requests: list[Request] = []
+        try:
+            self._add_all(requests, prompts, sampling)
+            with ProgressBar(requests) as progress:
+                while any(request.sequences for request in requests):
+                    self.step()
+                    progress.update(self.metrics.generated_tokens)
+            return [self.output(request) for request in requests]
+        finally:
+            self.abort(*requests)
+
+    def stream(
+        self,
+        prompts: Prompt | abc.Sequence[Prompt],
+        sampling: SamplingParams | abc.Sequence[SamplingParams] | None = None,
+    ) -> Iterator[StreamEvent]:
+        """Like `generate`, but yields every token as it is made.
+
+        Closing the iterator, or losing the last reference to it, aborts what still runs.
+        """
+        events = self._stream(prompts, sampling)
+        next(events)  # to the first, empty yield: a bad prompt raises here, and from here on closing aborts
+        return events
+
+    def _stream(self, prompts: Any, sampling: Any) -> Iterator[Any]:
+        requests: list[Request] = []
+        try:
+            self._add_all(requests, prompts, sampling, with_events=True)
+            yield None
+            while any(request.sequences for request in requests):
+                self.step()
+                for i, request in enumerate(requests):
+                    while request.events:
+                        yield StreamEvent(i, *request.events.popleft())
+        finally:
+            self.abort(*requests)
+
+    def add_request(
+        self, prompt: Prompt, sampling: SamplingParams | None = None, priority: int = 0
+    ) -> Request:
+        """Let one request wait; `step` will run it. Lower `priority` numbers go first.
+
+        Raises:
+            ValueError: a prompt that is empty, too long, has a token id outside the vocabulary, or never fits the pool.
+        """
+        request = self._new_request(prompt, sampling or SamplingParams(), priority)
+        with uninterrupted():
+            self._add(request)
+        return request
+
+    def output(self, request: Request) -> RequestOutput:
+        """What a request has come to so far."""
+        return RequestOutput.of(request)
+
+    def abort(self, *requests: Request) -> None:
+        """End requests at once and free what they hold. Harmless for those that have ended."""
+        with uninterrupted():
+            for request in requests:
+                if request.sequences:
+                    self.scheduler.abort(request)
+                    request.finish_time = time.perf_counter()
+
+    # ---- one step
+
+    def step(self) -> Step:
+        """Compute one token of every running sequence, and chunks of prompts. Returns what was done.
+
+        If the model fails or is interrupted, every running request gives its blocks back, waits, and is recomputed
+        when `step` is called again.
+
+        Raises:
+            FloatingPointError: the model gave NaN for some requests; these are aborted.
+        """
+        step = Step()
+        sampled: list[Chunk] = []
+        try:
+            with uninterrupted():
+                step = self.scheduler.schedule()
+            self._move_blocks(step)
+            if step.chunks:
+                sampled = [chunk for chunk in step.chunks if chunk.samples]
+                logits = self.model.forward(build_batch(step), self.cache, self.backend)
+                choices = choose(logits, [wish_for(chunk) for chunk in sampled]) if sampled else []
+                with uninterrupted():
+                    self.scheduler.complete(step)
+                    self.metrics.observe(step)
+                    self.metrics.generated_tokens += extend(self.scheduler, sampled, choices)
+        except BaseException as error:
+            with uninterrupted():
+                rows = error.rows if isinstance(error, BadLogits) else []
+                damaged = {sampled[row].request for row in rows}
+                self._abort_damaged(damaged)
+                self.scheduler.recover(step)
+            if damaged:
+                numbers = sorted(request.request_id for request in damaged)
+                raise FloatingPointError(f"requests {numbers} were aborted: {error}") from error
+            raise
+        return step
+
+    def _move_blocks(self, step: Step) -> None:
+        if self.host_cache is not None:
+            self.host_cache.load_blocks(self.cache, step.swaps_out)
+            self.cache.load_blocks(self.host_cache, step.swaps_in)
+        self.cache.copy_blocks(step.copies)
+
+    def _abort_damaged(self, requests: Collection[Request]) -> None:
+        """Abort requests whose keys and values may be damaged; no other request may find their blocks again."""
+        for request in requests:
+            for sequence in request.sequences:
+                for block in sequence.table.blocks:
+                    self.pool.forget(block)
+        self.abort(*requests)
+
+    # ---- requests
+
+    def _add_all(
+        self,
+        requests: list[Request],
+        prompts: Prompt | abc.Sequence[Prompt],
+        sampling: SamplingParams | abc.Sequence[SamplingParams] | None,
+        with_events: bool = False,
+    ) -> None:
+        """Add a request for each prompt, to the scheduler and to `requests`."""
+        prompts = as_prompts(prompts)
+        each = (
+            list(sampling)
+            if isinstance(sampling, abc.Sequence)
+            else [sampling or SamplingParams()] * len(prompts)
+        )
+        if len(each) != len(prompts):
+            raise ValueError(f"{len(each)} SamplingParams for {len(prompts)} prompts: one, or one for each")
+        for i, prompt in enumerate(prompts):
+            try:
+                request = self._new_request(prompt, each[i])
+                request.events = deque() if with_events else None
+                with uninterrupted():
+                    self._add(request)
+                    requests.append(request)
+            except ValueError as error:
+                raise (NeverFits if isinstance(error, NeverFits) else ValueError)(
+                    f"prompt {i}: {error}"
+                ) from error
+
+    def _add(self, request: Request) -> None:
+        self.scheduler.add(request)
+        self.metrics.arrive(request)
+
+    def _new_request(self, prompt: Prompt, sampling: SamplingParams, priority: int = 0) -> Request:
+        if not isinstance(sampling, SamplingParams):
+            raise ValueError(f"sampling is {sampling!r:.60}: it must be a SamplingParams")
+        if not isinstance(priority, int):
+            raise ValueError(f"priority = {priority!r}: it must be a whole number")
+        token_ids = to_token_ids(prompt, self.model.tokenizer, self.model.vocab_size)
+        room = self.model.max_positions - len(token_ids)
+        if room < 1:
+            raise ValueError(
+                f"{len(token_ids)} tokens, but the model has {self.model.max_positions} positions and needs one for "
+                "a new token"
+            )
+        if sampling.stop and self.model.tokenizer is None:
+            raise ValueError(
+                f"stop = {sampling.stop}: the model came without a tokenizer, so there is no text to stop at"
+            )
+        detokenizer = Detokenizer(self.model.tokenizer, sampling.stop)
+        sequence = Sequence(list(token_ids), len(token_ids), BlockTable(self.pool), detokenizer=detokenizer)
+        self._num_requests += 1
+        request = Request(
+            self._num_requests, token_ids, sampling, min(sampling.max_tokens, room), [sequence], priority
+        )
+        request.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        request.end_token_ids = frozenset(() if sampling.ignore_eos else self.model.eos_token_ids)
+        if sampling.beam_width:
+            search: BeamSearch[Sequence] = BeamSearch(
+                sampling.beam_width, request.max_new_tokens, request.end_token_ids
+            )
+            if search.num_candidates > self.model.vocab_size:
+                raise ValueError(
+                    f"beam_width = {sampling.beam_width} for a vocabulary of {self.model.vocab_size}"
+                )
+            request.beam_search = search
+        return request
+
+
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "StreamEvent"]

@@ -1,0 +1,1 @@
+"""A transformers model on flat batches and block tables (chapter 7)."""

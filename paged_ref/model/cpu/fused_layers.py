@@ -1,0 +1,160 @@
+"""A Llama decoder layer with fewer calls, for a CPU (chapter 7).
+
+With the products packed, a good part of a decode step is still neither product nor attention: in each layer, some
+thirty small operations that take longer to call than to compute. Here one layer is nine calls:
+
+    transformers' layer                                               here
+    norm; Q, K and V product; rotary embedding; write; attend         norm, one product, rotate and write, attend
+    output product; add                                               one product that adds
+    norm; gate and up product; silu; multiply                         norm, one product, gate
+    down product; add                                                 one product that adds
+
+The weights, and what is computed from them, are the same. In bfloat16 sums are rounded less often. Layers of another
+kind than Llama's stay as transformers wrote them, and so does what is outside the layers: embedding, last norm, output.
+(Engines for GPUs fuse the same things: one QKV product, one gate-and-up product, add and norm in one kernel.)
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.models.llama import modeling_llama as llama
+
+from .packed_weights import Tuned, can_pack, pack_together, packed_part, unpack, weight_uses
+
+if TYPE_CHECKING:
+    from ..paged_step import PagedStep
+
+
+class FusedLayer(Tuned):
+    """What takes the place of a Llama decoder layer's `forward`; packs the layer's weights when made.
+
+    The batch is flat: [1, num_tokens, hidden_size]. A call that brings no step of a paged cache goes to the layer's own
+    `forward`, whose linear layers still find their weights, each as a part of a packed product.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        attn, mlp = layer.self_attn, layer.mlp
+        self.layer = weakref.ref(layer)  # which holds this object
+        self.index, self.scale = attn.layer_idx, attn.scaling
+        self.norms = [
+            (one.weight.detach().float().numpy(), one.variance_epsilon)
+            for one in (layer.input_layernorm, layer.post_attention_layernorm)
+        ]
+        self.qkv, self.output, self.gate_and_up, self.down = map(pack_together, _products(attn, mlp))
+
+    def __call__(
+        self,
+        hidden_states: torch.Tensor,
+        *args: Any,
+        position_embeddings: Any = None,
+        paged_step: PagedStep | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """One layer on a flat batch."""
+        if paged_step is None:
+            layer: Any = self.layer()
+            own: torch.Tensor = type(layer).forward(
+                layer, hidden_states, *args, position_embeddings=position_embeddings, **kwargs
+            )
+            return own
+        from .row_loops import gate, norm  # numba takes a second to import
+
+        hidden = hidden_states[0]
+        qkv = self.qkv(norm(hidden, *self.norms[0]))
+        hidden = self.output(self.attend(qkv, position_embeddings, paged_step), add=hidden)
+        gated = gate(self.gate_and_up(norm(hidden, *self.norms[1])))
+        return self.down(gated, add=hidden).unsqueeze(0)
+
+    def attend(self, qkv: torch.Tensor, position_embeddings: Any, step: PagedStep) -> torch.Tensor:
+        """Write this step's keys and values, then attend through the table: [num_tokens, num_heads * head_dim]."""
+        from .row_loops import rotate_and_write
+
+        cos, sin = position_embeddings
+
+        def write(key_cache: torch.Tensor, value_cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+            return rotate_and_write(qkv, cos[0], sin[0], key_cache, value_cache, slots)
+
+        return step.write_then_attend(self.index, write, self.scale).flatten(1)
+
+
+def fuse(model: nn.Module) -> int:
+    """Fuse a model's Llama layers, in place; returns how many. `unfuse`, or `packed_weights.unpack`, undoes it.
+
+    A fused layer takes its weights once. Later changes inside it (adapters, hooks, other weights) are not seen: unfuse
+    it before. None is fused where weights cannot be packed, without numba, or if a layer's parts were exchanged, have
+    hooks or share weights with others: then it stays as it is.
+    """
+    fused, used = 0, weight_uses(model)
+    for layer in list(model.modules()):
+        if type(layer) is llama.LlamaDecoderLayer and _can_fuse(layer, used):
+            unpack(layer)
+            try:
+                layer.forward = FusedLayer(layer)
+            except Exception:
+                unpack(layer)
+                raise
+            fused += 1
+    return fused
+
+
+def unfuse(model: nn.Module) -> None:
+    """Give fused layers their own `forward` and their plain weights back, bit by bit."""
+    for layer in model.modules():
+        if isinstance(vars(layer).get("forward"), FusedLayer):
+            unpack(layer)
+
+
+def _products(attn: Any, mlp: Any) -> list[list[nn.Linear]]:
+    """A layer's linear layers; those that read the same rows stand together."""
+    return [
+        [attn.q_proj, attn.k_proj, attn.v_proj],
+        [attn.o_proj],
+        [mlp.gate_proj, mlp.up_proj],
+        [mlp.down_proj],
+    ]
+
+
+def _can_fuse(layer: Any, used: Counter[int]) -> bool:
+    """Whether every part is what `FusedLayer` computes, as transformers wrote it, and there is numba to compute it."""
+    attn, mlp = layer.self_attn, layer.mlp
+    if type(attn) is not llama.LlamaAttention or type(mlp) is not llama.LlamaMLP:
+        return False
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    products = _products(attn, mlp)
+    linears = [linear for product in products for linear in product]
+    parameters = list(layer.parameters())
+    return (
+        all(type(norm) is llama.LlamaRMSNorm for norm in norms)
+        and type(mlp.act_fn) is type(ACT2FN["silu"])
+        and all(can_pack(linear) or packed_part(linear) is not None for linear in linears)
+        and all(len({linear.bias is None for linear in product}) == 1 for product in products)
+        and all(used[id(linear.weight)] == 1 for linear in linears)
+        and len({(parameter.dtype, parameter.device) for parameter in parameters}) == 1
+        and not any(map(_is_changed, layer.modules()))
+        and _has_numba()
+    )
+
+
+def _is_changed(module: nn.Module) -> bool:
+    """Whether somebody put something around or in place of a module's `forward`; packing does not count."""
+    around = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return any(around) or ("forward" in vars(module) and packed_part(module) is None)
+
+
+def _has_numba() -> bool:
+    try:
+        import numba  # noqa: F401
+    except ImportError:  # not there, or not for this NumPy
+        return False
+    return True

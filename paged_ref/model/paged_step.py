@@ -1,0 +1,58 @@
+"""One forward pass over a paged cache: write the new keys and values, then attend (chapter 7).
+
+Whatever computes a layer, the unmodified model or the CPU fast path, does both through `PagedStep.write_then_attend`,
+so the order is decided in one place: a token must find its own key and value in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from ..attention import AttentionPlan
+from ..blocks.kv_cache import KVCache
+
+
+@dataclass
+class PagedStep:
+    """Everything the attention of one forward pass needs. It travels through the model as a keyword argument.
+
+    Attributes:
+        cache: keys and values of all layers.
+        plan: the attention backend's plan for this batch.
+        slots: [num_tokens] int64, where each token's key and value are written.
+        layers: indices of the layers that have attended so far.
+    """
+
+    cache: KVCache
+    plan: AttentionPlan
+    slots: torch.Tensor
+    layers: list[int] = field(default_factory=list)
+
+    def write_then_attend(
+        self,
+        layer: int,
+        write: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
+        scale: float,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+    ) -> torch.Tensor:
+        """Write one layer's new keys and values, then attend through the table.
+
+        Args:
+            layer: the layer's index.
+            write: called as write(key_cache, value_cache, slots); writes this step's rows into the layer's caches
+                [num_blocks, block_size, num_kv_heads, head_dim] and returns the queries [num_tokens, num_heads,
+                head_dim].
+            scale, sliding_window, softcap: see `paged_attention`.
+
+        Returns:
+            [num_tokens, num_heads, head_dim].
+        """
+        self.layers.append(layer)
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        query = write(keys, values, self.slots)
+        attended: torch.Tensor = self.plan.run(query, keys, values, scale, sliding_window, softcap)
+        return attended

@@ -1,0 +1,1 @@
+"""The real scheduler driven without a model, and the arithmetic of time and money (chapters 1 and 6)."""

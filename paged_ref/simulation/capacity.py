@@ -1,0 +1,139 @@
+"""How many requests a machine serves at once, and what one of them costs (chapter 1).
+
+The memory says how many requests fit; `CostModel` says how long a step with so many takes; a price per hour then says
+what a request costs. The second step matters: ten times the requests are not ten times the throughput. A batch is
+nearly free while a step is spent on reading the weights, and costs in full once arithmetic or the reading of keys and
+values takes longer (chapter 5 draws that roof).
+
+A server in its steady state is assumed: in each step every running request gets one token, and as many prompts are
+prefilled as requests end. The money is for comparing; a real bill has load below the peak, and a network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..sizing import ModelShape, Usage, contiguous_capacity, kv_budget, paged_capacity, split_reservation
+from .cost_model import A100, H100, CostModel, Device
+
+# By their data sheets: dense FLOP/s at 16 bits, bytes/s, bytes (a GPU sold as "80 GB" is taken to have 80e9), and PCIe
+# bytes/s in one direction as it is reached in practice.
+DEVICES = {
+    "l4": Device("L4 24 GB", flops=121e12, bandwidth=0.3e12, memory=24e9, pcie=25e9),
+    "rtx-4090": Device("RTX 4090 24 GB", flops=165e12, bandwidth=1.008e12, memory=24e9, pcie=25e9),
+    "a100-40gb": A100,
+    "l40s": Device("L40S 48 GB", flops=362e12, bandwidth=0.864e12, memory=48e9, pcie=25e9),
+    "a100-80gb": Device("A100 80 GB", flops=312e12, bandwidth=2.039e12, memory=80e9, pcie=25e9),
+    "h100-80gb": H100,
+    "h200": Device("H200 141 GB", flops=989e12, bandwidth=4.8e12, memory=141e9, pcie=50e9),
+}
+
+
+@dataclass(frozen=True)
+class Load:
+    """What every request looks like.
+
+    Raises:
+        ValueError: a length below 1, or a request longer than `max_tokens`.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    max_tokens: int
+
+    def __post_init__(self) -> None:
+        if min(self.prompt_tokens, self.output_tokens) < 1 or self.num_tokens > self.max_tokens:
+            raise ValueError(
+                f"{self.prompt_tokens} prompt tokens and {self.output_tokens} output tokens, at most "
+                f"{self.max_tokens} in all: each must be 1 or more, and both together must be allowed"
+            )
+
+    @property
+    def num_tokens(self) -> int:
+        """Of a request at its end."""
+        return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """One way to hold the cache, and what follows from it.
+
+    Attributes:
+        concurrency: requests at once.
+        usage: slots of one request at its end.
+        bytes_per_request: that it holds.
+        requests_per_second: that are completed.
+    """
+
+    concurrency: int
+    usage: Usage
+    bytes_per_request: int
+    requests_per_second: float
+
+    def cost(self, price_per_hour: float) -> float:
+        """Of one request, in the currency of the price of the whole machine."""
+        return price_per_hour / 3600 / self.requests_per_second
+
+
+@dataclass(frozen=True)
+class CapacityPlan:
+    """A model on a machine under a load: reservations of the longest length beside blocks on demand."""
+
+    cost_model: CostModel
+    load: Load
+    budget: float
+    contiguous: Capacity
+    paged: Capacity
+
+
+def plan_capacity(
+    shape: ModelShape,
+    device: Device,
+    load: Load,
+    num_devices: int = 1,
+    block_size: int = 16,
+    memory_fraction: float = 0.9,
+) -> CapacityPlan:
+    """Work everything out.
+
+    Raises:
+        MemoryError: the weights do not fit, or not one request fits beside them.
+        ValueError: a number out of its range, or the model's number of parameters is not known.
+    """
+    for name, value in (("num_devices", num_devices), ("block_size", block_size)):
+        if value < 1:
+            raise ValueError(f"{name} = {value}: it must be 1 or more")
+    budget = kv_budget(device.memory * num_devices, shape.weight_bytes, memory_fraction)
+    cost = CostModel(shape, shape.num_parameters, device, num_devices, memory_fraction=memory_fraction)
+    paged = paged_capacity(budget, shape, load.num_tokens, block_size)
+    held = -(-load.num_tokens // block_size) * block_size
+    return CapacityPlan(
+        cost,
+        load,
+        budget,
+        _serving(cost, load, contiguous_capacity(budget, shape, load.max_tokens), load.max_tokens),
+        _serving(cost, load, paged, held),
+    )
+
+
+def _serving(cost: CostModel, load: Load, concurrency: int, slots: int) -> Capacity:
+    if concurrency < 1:
+        raise MemoryError(
+            f"not one request of {slots} slots fits beside the weights of {cost.shape.name} on "
+            f"{cost.num_devices} x {cost.device.name}"
+        )
+    usage = split_reservation(load.num_tokens, load.num_tokens, slots)
+    seconds = load.output_tokens * steady_step_seconds(cost, load, concurrency)
+    return Capacity(concurrency, usage, cost.shape.kv_bytes(slots), concurrency / seconds)
+
+
+def steady_step_seconds(cost: CostModel, load: Load, concurrency: int) -> float:
+    """How long a step takes in which each of so many requests decodes, and as many prompts begin as requests end."""
+    prompts = concurrency / load.output_tokens
+    context = load.prompt_tokens + load.output_tokens / 2  # of a request halfway
+    prompt_pairs = load.prompt_tokens * (load.prompt_tokens + 1) / 2
+    return cost.seconds(
+        round(concurrency + prompts * load.prompt_tokens),
+        round(concurrency * context + prompts * load.prompt_tokens),
+        round(concurrency * context + prompts * prompt_pairs),
+    )

@@ -1,0 +1,1 @@
+"""Engine metrics: counters, latency histograms, the Prometheus text format (chapter 6)."""

@@ -1,0 +1,53 @@
+"""`check` tells a learner the points, the first thing that is wrong, and one hint more with each new attempt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coursekit.cells import hints_of
+from coursekit.cli import check as check_command
+from tests.coursekit.grading import BOOK, SLOT, notebook, write
+
+
+@pytest.fixture(autouse=True)
+def no_hints_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_command, "OPENED", tmp_path / "state" / "hints.json")
+
+
+def check(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = check_command.main([*(arguments or ["2"]), "--folder", str(folder)])
+    return code, capsys.readouterr().out
+
+
+def test_the_solved_chapter_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "02_block_table.ipynb", notebook(solved=True))
+    code, text = check(tmp_path, capsys)
+    assert code == 0 and "25 of 25 points" in text and "Hint" not in text
+
+
+def test_points_the_first_mistake_and_the_next_hint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hints = hints_of(BOOK.cells, "2.1")
+    for number, wrong in enumerate(("i", "i", "i + 0", "i + 0 + 0", "0 + i"), 1):
+        write(tmp_path / "02_block_table.ipynb", notebook({"2.1": f"def slot(b, i, s):\n    return {wrong}"}))
+        code, text = check(tmp_path, capsys)
+        line = text.splitlines()[1]
+        assert code == 1 and line.startswith(
+            "  ✗ 2.1  0 of 4  The block's place in the table (logical) was taken"
+        )
+        open_now = {1: 1, 2: 1, 3: 2, 4: 3, 5: 3}[number]  # the same answer again opens nothing
+        assert f"Hint {open_now} of 3: {hints[open_now - 1]}" in text
+    write(tmp_path / "02_block_table.ipynb", notebook({"2.1": SLOT}))
+    assert "✓ 2.1  4 of 4" in check(tmp_path, capsys)[1]
+
+
+def test_what_cannot_be_checked_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = check(tmp_path, capsys)
+    assert (
+        code == 1 and "there is no such file" in text and "git restore exercises/02_block_table.ipynb" in text
+    )
+    assert check_command.main(["99"]) == 2
+    assert "chapter 99 has no exercises" in capsys.readouterr().err
