@@ -64,8 +64,8 @@ def main() -> None:
                 steps.append("".join(str(beams[tokens]) for tokens in grown))
     rows = [{"width": width, "steps": " ".join(steps)} for _, width, steps in runs]
     RESULTS.write_text(json.dumps({"prompt_tokens": PROMPT_TOKENS, "searches": rows}, indent=1) + "\n")
-    for row in rows:
-        print(row["width"], row["steps"][:40])
+    for _, width, steps in runs:
+        print(width, " ".join(steps)[:40])
 
 
 if __name__ == "__main__":

@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .attention import paged_attention
-    from .attention.csr import from_csr, to_csr
-    from .blocks.block_pool import BlockPool, OutOfBlocks
-    from .blocks.block_table import BlockTable
-    from .blocks.kv_cache import KVCache, write_kv
-    from .generation.llm import LLM
-    from .generation.outputs import RequestOutput
-    from .sampling.params import SamplingParams
-    from .sizing import MODELS, ModelShape
+    from .attention import paged_attention as paged_attention
+    from .attention.csr import from_csr as from_csr
+    from .attention.csr import to_csr as to_csr
+    from .blocks.block_pool import BlockPool as BlockPool
+    from .blocks.block_pool import OutOfBlocks as OutOfBlocks
+    from .blocks.block_table import BlockTable as BlockTable
+    from .blocks.kv_cache import KVCache as KVCache
+    from .blocks.kv_cache import write_kv as write_kv
+    from .generation.llm import LLM as LLM
+    from .generation.outputs import RequestOutput as RequestOutput
+    from .sampling.params import SamplingParams as SamplingParams
+    from .sizing import MODELS as MODELS
+    from .sizing import ModelShape as ModelShape
 
 _HOME = {
     "BlockPool": "blocks.block_pool",

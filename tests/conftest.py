@@ -6,6 +6,8 @@ import signal
 
 import pytest
 
+pytest_plugins = ["tests.helpers.tiny"]
+
 # A shell that starts the tests in the background makes them and their children deaf to Ctrl-C, which some of them send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from coursekit import ROOT
 from coursekit.build.execute import CellError, execute
 from coursekit.build.faults import check
 from coursekit.build.freshness import depends_on, finish, finish_stubs, keep_ignored, reason_to_execute, with_outputs_of
@@ -22,7 +23,6 @@ from coursekit.build.pictures import pictures_to_write
 from coursekit.build.percent import BuildError, is_code, read_notebook, to_text
 from coursekit.build.targets import Target, targets
 
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def build(

@@ -25,6 +25,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
+from coursekit import ROOT
 from coursekit.build.percent import is_code
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -95,7 +96,7 @@ def execute(
             raise_on_iopub_timeout=True,
             on_cell_start=starting,
         )
-        paths = [str(root), str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
+        paths = [str(root), str(ROOT), os.environ.get("PYTHONPATH", "")]
         env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "IPYTHONDIR": profile}
         try:
             client.execute(env=env, stderr=subprocess.DEVNULL)

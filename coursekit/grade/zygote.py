@@ -36,8 +36,10 @@ with contextlib.suppress(ImportError):
 
 # The bench on which chapter 5's kernels run. It holds no solution.
 _LAB = {
-    f"coursekit.{name}": (Path(__file__).parents[1] / f"{name}.py").read_text(encoding="utf-8")
-    for name in ("kernel_lab", "numpy_triton")
+    f"coursekit.kernels.{name}": (Path(__file__).parents[1] / f"kernels/{name}.py").read_text(
+        encoding="utf-8"
+    )
+    for name in ("lab", "numpy_triton")
 }
 
 
@@ -220,5 +222,6 @@ class _Lab(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 def _hide(packages: list[str]) -> None:
     sys.meta_path[:0] = [_Hidden(packages), _Lab()]
-    for name in ("coursekit", "coursekit.checks", "coursekit.views.source_code", "coursekit.views.style"):
+    silent = ("coursekit", "coursekit.checks", "coursekit.kernels", "coursekit.views")
+    for name in (*silent, "coursekit.views.source_code", "coursekit.views.style"):
         sys.modules[name] = _Silent(name)

@@ -1,6 +1,6 @@
 """A bench for kernels: run one on NumPy arrays, safely, and see what it loads (chapter 5).
 
-    from coursekit.kernel_lab import launch, tl, triton
+    from coursekit.kernels.lab import launch, tl, triton
 
 `triton` and `tl` are Triton's own modules; where Triton has no package (macOS, Windows), they are the stand-in
 `coursekit.kernels.numpy_triton`. In Triton's interpreter a wrong address ends the whole process. Here every argument is

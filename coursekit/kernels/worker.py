@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coursekit import ROOT
-from coursekit.kernels import lab as kernel_lab
+from coursekit.kernels import lab
 from coursekit.kernels.lab import Access
 from paged_ref.verify.compile_report import Compiled, compile_function
 
@@ -50,8 +50,8 @@ class Launch:
 
 
 def accesses(launches: Sequence[Launch]) -> list[Access]:
-    """Every load and store of these launches, one after the other; see `kernel_lab.accesses`."""
-    if not all(kernel_lab.is_interpreted(one.kernel) for one in launches):
+    """Every load and store of these launches, one after the other; see `lab.accesses`."""
+    if not all(lab.is_interpreted(one.kernel) for one in launches):
         plain = [(*_source(one.kernel), *one.on_cpu()) for one in launches]
         return list(_elsewhere(_accesses, plain, interpret=True))
     return [a for one in launches for a in _accesses_of(one.kernel, *one.on_cpu())]
@@ -70,7 +70,7 @@ def resources(
     Raises:
         RuntimeError: there is no Triton, or a kernel does not compile.
     """
-    if not kernel_lab.HAS_TRITON:
+    if not lab.HAS_TRITON:
         raise RuntimeError(NEEDS_TRITON)
     plain = []
     for name, one in launches.items():
@@ -83,7 +83,7 @@ def resources(
 
 def call(function: Callable[..., Any], *args: Any, interpret: bool = True) -> Any:
     """The result of a module's function in a process where Triton interprets (or compiles): this one if it does."""
-    if not kernel_lab.HAS_TRITON or bool(kernel_lab.triton.knobs.runtime.interpret) == interpret:
+    if not lab.HAS_TRITON or bool(lab.triton.knobs.runtime.interpret) == interpret:
         return function(*args)
     return _elsewhere(_call, [(function.__module__, function.__name__, args)], interpret=interpret)
 
@@ -114,7 +114,7 @@ def _kernel(source: str, name: str) -> Any:
     """The kernel of a source text. Triton reads the text again, so it must be found like a file's."""
     file = f"<{name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    namespace = {"triton": kernel_lab.triton, "tl": kernel_lab.tl, "__name__": "kernel"}
+    namespace = {"triton": lab.triton, "tl": lab.tl, "__name__": "kernel"}
     exec(compile(source, file, "exec"), namespace)
     return namespace[name]
 
@@ -122,7 +122,7 @@ def _kernel(source: str, name: str) -> Any:
 def _accesses_of(
     kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: dict[str, Any]
 ) -> list[Access]:
-    return kernel_lab.accesses(kernel, grid, *args, **constants)
+    return lab.accesses(kernel, grid, *args, **constants)
 
 
 def _accesses(source: str, name: str, *launch: Any) -> list[Access]:
@@ -173,12 +173,10 @@ def _elsewhere(task: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, in
 
 def main() -> None:
     """Answer the request on standard input."""
-    from coursekit.kernels import (
-        worker as kernel_elsewhere,  # by its own name, not as __main__, or its classes would be others
-    )
+    from coursekit.kernels import worker  # by its own name: the classes of __main__ would be others
 
     task, calls = pickle.loads(sys.stdin.buffer.read())
-    results = [getattr(kernel_elsewhere, task)(*one) for one in calls]
+    results = [getattr(worker, task)(*one) for one in calls]
     joined = results[0] if task == "_call" else [row for result in results for row in result]
     sys.stdout.buffer.write(pickle.dumps(joined))
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from bench import attention as bench
+from bench.__main__ import main
 from bench.attention import Shape
-from paged_ref.__main__ import main
 
 
 def test_the_command_writes_a_table_and_json(
@@ -22,7 +22,7 @@ def test_the_command_writes_a_table_and_json(
     grid = bench.cases()
     monkeypatch.setattr(bench, "cases", lambda: [c for c in grid if c.context == "37"])
     output = tmp_path / "result.json"
-    assert main(["bench", "attention", "--quick", "--cpu", "--output", str(output)]) == 0
+    assert main(["attention", "--quick", "--cpu", "--output", str(output)]) == 0
     table = capsys.readouterr().out
     assert "tiny 3 x 50 bfloat16" in table
     result = json.loads(output.read_text())

@@ -19,8 +19,8 @@ from bench.serve.workloads import Workload, make_workloads
 from paged_ref.model.cpu.fused_layers import FusedLayer, fuse
 from paged_ref.model.cpu.packed_weights import pack
 from paged_ref.model.hf_model import NAME, PagedModel, paged_attention_forward
-from tests.paged_ref.conftest import ByteTokenizer, Tiny
-from tests.paged_ref.onednn import needs_onednn
+from tests.helpers.onednn import needs_onednn
+from tests.helpers.tiny import ByteTokenizer, Tiny
 
 PROMPTS = [[1, 2, 3], [4, 5], [6, 7, 8, 9, 10, 11, 12], [13]]
 GREEDY = Workload("mixed", "four prompts", PROMPTS, [6, 3, 9, 1], seqs_at_once=2)
@@ -169,9 +169,8 @@ def test_the_profile_of_a_tuned_model_takes_the_tuning_back_step_by_step(tiny: T
 def test_the_command_writes_its_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tiny: Tiny
 ) -> None:
-    from tests.paged_ref.test_commands import run
-
     from bench.serve import command as bench_serve
+    from tests.helpers.command import run
 
     paged = copy.copy(tiny.paged)
     paged.tokenizer = ChatTokenizer()

@@ -9,7 +9,7 @@ import nbformat
 
 from coursekit.build.pictures import PICTURES, pictures_to_write
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def notebook_with(picture: bytes) -> nbformat.NotebookNode:

@@ -8,7 +8,7 @@ import pytest
 
 from coursekit.cells import hints_of
 from coursekit.cli import check as check_command
-from tests.coursekit.grading import BOOK, SLOT, notebook, write
+from tests.helpers.grading import BOOK, SLOT, notebook, write
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from coursekit.build.exercises import sources
 from coursekit.checks.bank import Entry, entries
 from coursekit.grade.judge import Judge
 from coursekit.grade.submission import Submission, load_book
-from tests.coursekit.grading import (
+from tests.helpers.grading import (
     BOOK,
     RIGHT,
     SLOT,

@@ -20,7 +20,7 @@ from coursekit import ROOT
 from coursekit.grade import command
 from coursekit.grade.judge import Judge
 from coursekit.grade.submission import Submission, chapter_of, read_submission
-from tests.coursekit.grading import (
+from tests.helpers.grading import (
     BOOK,
     RIGHT,
     SLOT,

@@ -19,7 +19,7 @@ from coursekit.checks.framework import exercise
 from coursekit.grade.judge import Judge, StudentResult
 from coursekit.grade.lockdown import landlock_version
 from coursekit.grade.submission import read_submission
-from tests.coursekit.grading import BOOK, RIGHT, cells_in, notebook, write
+from tests.helpers.grading import BOOK, RIGHT, cells_in, notebook, write
 
 LANDLOCK = landlock_version() > 0
 # What the cheats steal, if they can: any text in which the solution stands.

@@ -218,7 +218,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import sys, numpy as np
 from coursekit.checks.answers import define
 source = '''
-from coursekit.kernel_lab import launch, tl, triton
+from coursekit.kernels.lab import launch, tl, triton
 @triton.jit
 def total(out_ptr, x_ptr, D: tl.constexpr):
     tl.store(out_ptr, tl.sum(tl.load(x_ptr + tl.arange(0, D)), axis=0))
@@ -251,7 +251,8 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 warnings.simplefilter("ignore")
-from coursekit import ROOT, kernel_lab
+from coursekit import ROOT
+from coursekit.kernels import lab as kernel_lab
 from coursekit.checks.bank import entries, judge
 
 assert not kernel_lab.HAS_TRITON
@@ -308,10 +309,11 @@ class Blocked:
             raise ImportError("no Triton here")
 
 sys.meta_path.insert(0, Blocked())
-from coursekit import ROOT, lesson, show
-from coursekit.source import is_ignored, read_notebook, tags
+from coursekit import ROOT
+from coursekit.views import source_code, style
+from coursekit.build.percent import is_ignored, read_notebook, tags
 
-show.display = lesson.display = lambda *args, **named: None
+source_code.display = style.display = lambda *args, **named: None
 notebook = read_notebook(ROOT / "notebooks/05_triton_kernel.ipynb")
 names, same, needing = {"__name__": "__main__"}, 0, 0
 for number, cell in enumerate(notebook.cells):

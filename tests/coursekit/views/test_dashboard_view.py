@@ -9,9 +9,9 @@ import pytest
 from coursekit.views.dashboard import break_even, dashboard, latency_plot
 from coursekit.views.style import to_png
 from paged_ref.simulation.cost_model import SETUPS
-from paged_ref.simulation.simulator import simulate
+from paged_ref.simulation.simulator import SimulationResult, simulate
 from paged_ref.workload import TRACES, make_workload
-from tests.coursekit.timelines import tight
+from tests.helpers.timelines import tight
 
 OPT = SETUPS["opt-13b-a100"]
 

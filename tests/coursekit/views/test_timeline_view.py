@@ -10,7 +10,7 @@ import pytest
 from coursekit.views.explore import controls
 from coursekit.views.style import to_png
 from coursekit.views.timeline import KINDS, Timeline
-from tests.coursekit.timelines import ARRIVALS, tight
+from tests.helpers.timelines import ARRIVALS, tight
 
 
 def kinds(timeline: Timeline, request: int) -> list[str]:

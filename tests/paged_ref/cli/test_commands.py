@@ -1,18 +1,9 @@
-"""The simulator's and the pool benchmark's commands: what they print, and what they refuse."""
-
-import argparse
-from types import ModuleType
+"""The simulator's command: what it prints."""
 
 import pytest
 
-from bench import pool as bench_pool
 from paged_ref.cli import simulate
-
-
-def run(module: ModuleType, *arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    module.add_arguments(parser)
-    return int(module.run(parser.parse_args(arguments)))
+from tests.helpers.command import run
 
 
 def test_simulate_prints_what_became_of_the_requests(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,17 +29,3 @@ def test_simulate_takes_every_setting(capsys: pytest.CaptureFixture[str]) -> Non
 def test_simulate_of_no_requests(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(simulate, "--requests", "0") == 0
     assert "time to first token  none" in capsys.readouterr().out
-
-
-def test_the_benchmark_measures_each_size(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(bench_pool, "--sizes", "100", "2000", "--operations", "20") == 0
-    header, small, large = capsys.readouterr().out.splitlines()
-    assert header.split() == ["blocks", "built", "in", "allocate/s", "free/s", "share/s", "revive/s"]
-    assert (small.split()[0], large.split()[0]) == ("100", "2,000")
-
-
-def test_the_benchmark_refuses_a_pool_that_is_too_small() -> None:
-    with pytest.raises(
-        ValueError, match=r"--sizes \[100\]: a pool must have at least 4 x --operations blocks"
-    ):
-        run(bench_pool, "--sizes", "100", "1000", "--operations", "50")

@@ -85,8 +85,8 @@ def test_wrong_use_of_an_arena_is_named_and_changes_nothing(kind: type) -> None:
     arena.allocate(8)
     for wrong, message in [
         (lambda: arena.free(3), "no piece begins at slot 3"),
-        (lambda: arena.allocate(0), "0 slots"),
-        (lambda: kind(0), "0 slots"),
+        (lambda: arena.allocate(0), "num_slots = 0"),
+        (lambda: kind(0), "num_slots = 0"),
     ]:
         with pytest.raises(ValueError, match=message):
             wrong()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from coursekit import ROOT
 from paged_ref import LLM, SamplingParams
 
 TEN = SamplingParams(max_tokens=10)
@@ -123,11 +123,11 @@ def test_a_pool_of_one_block(tiny: Any, tiny_llm: Any) -> None:
 
 
 def test_ctrl_c_at_any_moment_leaves_a_working_engine() -> None:
-    script = Path(__file__).with_name("interrupts.py")
+    script = ROOT / "tests/helpers/interrupts.py"
     done = subprocess.run(
         [sys.executable, str(script)],
-        cwd=script.parents[2],
-        env={**_environment(), "PYTHONPATH": str(script.parents[2])},
+        cwd=ROOT,
+        env={**_environment(), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,

@@ -14,9 +14,8 @@ from paged_ref.attention import Batch
 from paged_ref.model.batch import StepBatch
 from paged_ref.model.cpu.fused_layers import fuse
 from paged_ref.model.hf_model import PagedModel, UnsupportedModel, choose_dtype
-
-from .conftest import Tiny
-from .onednn import needs_onednn
+from tests.helpers.onednn import needs_onednn
+from tests.helpers.tiny import Tiny
 
 SMALL = {
     "vocab_size": 97,

@@ -23,7 +23,7 @@ from paged_ref.blocks.block_pool import BlockPool, OutOfBlocks
 from paged_ref.blocks.block_table import BlockTable, move_tables
 from paged_ref.blocks.prefix_cache import PrefixCache, chained_key
 from paged_ref.scheduling.scheduler import NeverFits
-from tests.paged_ref.fake_engine import FakeEngine, Storage, prefixes
+from tests.helpers.fake_engine import FakeEngine, Storage, prefixes
 
 
 def profile(full: bool, examples: int) -> settings:

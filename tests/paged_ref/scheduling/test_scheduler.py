@@ -8,7 +8,7 @@ from paged_ref.blocks.block_pool import BlockPool, OutOfBlocks
 from paged_ref.scheduling.request import Status
 from paged_ref.scheduling.scheduler import Admission, NeverFits, Scheduler
 from paged_ref.scheduling.step import Step
-from tests.paged_ref.fake_engine import FakeEngine, alone
+from tests.helpers.fake_engine import FakeEngine, alone
 
 
 def tokens(length: int, first: int = 0) -> list[int]:
@@ -120,7 +120,7 @@ def test_hits_are_looked_up_again_on_every_attempt() -> None:
     waiting = engine.add(tokens(12), max_tokens=5)
     engine.step()
     assert waiting.status is Status.WAITING
-    assert len(engine.scheduler.manager._match(waiting)) == 2
+    assert len(engine.scheduler.manager.find_prefix(waiting)) == 2
     while running.status is Status.RUNNING:
         engine.step()  # it grows into the second of the two blocks
     cached = [step.cached_tokens for step in engine.run()]
@@ -230,7 +230,7 @@ def test_cached_blocks_that_nobody_holds_are_among_the_free_ones_and_needed() ->
     request = engine.request(tokens(11), max_tokens=6)
     for num_free, answer in ((4, Admission.OK), (3, Admission.LATER)):
         held = engine.pool.allocate(engine.pool.num_free - num_free)
-        assert len(engine.scheduler.manager._match(request)) == 2
+        assert len(engine.scheduler.manager.find_prefix(request)) == 2
         assert engine.scheduler.admission(request) is answer
         engine.pool.free(held)
 
@@ -308,7 +308,7 @@ def test_placing_a_request_fails_whole(n: int) -> None:
     with pytest.raises(OutOfBlocks):
         manager.place(request)
     assert pool.num_free == 3
-    assert len(manager._match(request)) == 2, "what was found is still there"
+    assert len(manager.find_prefix(request)) == 2, "what was found is still there"
     assert all(not s.table.blocks and s.num_computed_tokens == 0 for s in request.sequences)
     pool.check()
 

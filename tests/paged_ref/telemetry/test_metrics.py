@@ -12,7 +12,7 @@ import pytest
 from paged_ref.blocks.block_pool import BlockPool, OutOfBlocks
 from paged_ref.telemetry.histogram import Histogram
 from paged_ref.telemetry.metrics import HISTORY, Metrics, TimedBlockPool
-from tests.paged_ref.fake_engine import FakeEngine
+from tests.helpers.fake_engine import FakeEngine
 
 
 class Clock:

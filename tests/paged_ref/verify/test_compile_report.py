@@ -45,7 +45,8 @@ def test_a_32_bit_offset_is_seen() -> None:
     """The check above can fail: drop one conversion to 64 bits from the kernels' source and compile that."""
     script = """
 import importlib.util, inspect, pathlib, sys, tempfile
-from paged_ref.attention import compile_report, triton_kernels
+from paged_ref.attention import triton_kernels
+from paged_ref.verify import compile_report
 source = inspect.getsource(triton_kernels)
 line = "block = tl.load(table_ptr + token // BLOCK_SIZE, mask=exists, other=0)"
 assert source.count(line + ".to(tl.int64)") == 1

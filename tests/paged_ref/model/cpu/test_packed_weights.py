@@ -13,9 +13,8 @@ from torch import nn
 from paged_ref import LLM, SamplingParams
 from paged_ref.model.cpu.packed_weights import pack, unpack
 from paged_ref.model.hf_model import PagedModel
-
-from .conftest import Tiny
-from .onednn import HAS_ONEDNN, PACKED_DTYPES, needs_onednn
+from tests.helpers.onednn import HAS_ONEDNN, PACKED_DTYPES, needs_onednn
+from tests.helpers.tiny import Tiny
 
 
 def test_torch_has_onednn_where_it_is_part_of_the_package() -> None:

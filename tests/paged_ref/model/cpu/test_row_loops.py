@@ -17,7 +17,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from paged_ref.model.cpu import row_loops
 from paged_ref.model.cpu.row_loops import MANY_ROWS, gate, norm, rotate_and_write
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 DTYPES = [torch.float32, torch.bfloat16]
 FEW_AND_MANY = [0, 1, 5, MANY_ROWS - 1, MANY_ROWS, 2 * MANY_ROWS + 3]
 
@@ -143,8 +143,8 @@ def test_nothing_is_said_of_loops_that_could_not_be_made_parallel() -> None:
 
 def test_a_warm_up_compiles_all_that_is_called_later() -> None:
     code = """
-        from paged_ref import row_loops
-        from tests.paged_ref import test_row_loops as tests
+        from paged_ref.model.cpu import row_loops
+        from tests.paged_ref.model.cpu import test_row_loops as tests
         loops = [row_loops._norm, row_loops._gate, row_loops._rotate]
         loops += [row_loops._norm_all, row_loops._gate_all, row_loops._rotate_all]
         row_loops.warm_up()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from paged_ref import LLM, SamplingParams
 
-spec = importlib.util.spec_from_file_location("conftest", Path(__file__).with_name("conftest.py"))
+spec = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
 conftest = importlib.util.module_from_spec(spec)
 sys.modules["conftest"] = conftest
 spec.loader.exec_module(conftest)

@@ -16,7 +16,7 @@ c._slots = lambda *a: None
 c.SLOT.parts.clear()
 
 # %% cheat="imports-the-reference"
-import paged_ref.block_table
+import paged_ref.blocks.block_table
 from paged_ref import BlockTable
 def slot(blocks, i, block_size):
     t = BlockTable.__new__(BlockTable)
