@@ -19,7 +19,7 @@ from tests.helpers.onednn import needs_bfloat16, needs_onednn
 
 GONE = (
     "torch.ops.mkldnn.{name} has changed in torch {version}. Until packed_weights.py is adapted, `can_pack` must "
-    "answer False there: the engine then runs on plain weights. See how torch/_inductor/mkldnn_ir.py calls the operator now."
+    "answer False there: the engine then runs on plain weights. See how torch/_inductor/mkldnn_ir.py calls it now."
 )
 WEIGHT = torch.randn(24, 16)
 ROWS = torch.randn(3, 16)
