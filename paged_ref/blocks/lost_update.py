@@ -1,16 +1,16 @@
-"""A block pool that several threads share (chapter 4): the lost update, and the remedy.
+"""A block pool that several threads share (chapter 4): the lost update and its fix.
 
-`ref_counts[block] += 1` is three things: read the count, add, write it back. If two threads both read before
+`ref_counts[block] += 1` is three operations: read the count, add 1, write it back. If two threads both read before
 either writes, one of the two additions is lost:
 
     thread A    reads 1                writes 2
-    thread B             reads 1                 writes 2        two holders came, the count rose by one
+    thread B             reads 1                 writes 2        two holders added, the count rose by one
 
-The block is then freed while somebody holds it, and two sequences write into one block. The same happens to the
-free queue's links, so it is the whole operation, not only the count, that one thread at a time must do. Engines
-avoid the question by giving the pool to one scheduler thread, as ours does; where threads do share a pool, a lock
-around each operation is the remedy. Python's global lock is none: which operations it happens to keep together
-differs from version to version, and free-threaded builds of Python do without it.
+The block is then freed while a sequence still holds it, and two sequences write into one block. The free queue's
+links can be damaged the same way, so the lock must cover the whole operation, not only the count. Engines avoid the
+problem by letting only one scheduler thread use the pool, as ours does; where threads do share a pool, put a lock
+around each operation. Python's global interpreter lock is not enough: which operations are atomic under it differs
+between versions, and free-threaded builds of Python have no such lock.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .block_pool import BlockPool
 
 
 class LockedBlockPool(BlockPool):
-    """A pool whose operations are atomic: between threads, each happens before or after every other.
+    """A pool whose operations are atomic: each one happens entirely before or after every other thread's.
 
     Two operations in a row are not atomic together: between `num_free` and `allocate` another thread may take the
-    blocks. Ask for forgiveness (`OutOfBlocks`), not for permission.
+    blocks. Call `allocate` and handle `OutOfBlocks` instead of checking first.
     """
 
     def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = False) -> None:
@@ -33,33 +33,33 @@ class LockedBlockPool(BlockPool):
         self._lock = threading.RLock()  # re-entrant: `allocate` calls `forget`
 
     def allocate(self, n: int) -> list[int]:
-        """As `BlockPool.allocate`."""
+        """Allocate as `BlockPool.allocate` does, under the lock."""
         with self._lock:
             return super().allocate(n)
 
     def share(self, blocks: Iterable[int]) -> None:
-        """As `BlockPool.share`."""
+        """Share as `BlockPool.share` does, under the lock."""
         with self._lock:
             super().share(blocks)
 
     def free(self, blocks: Iterable[int]) -> None:
-        """As `BlockPool.free`."""
+        """Free as `BlockPool.free` does, under the lock."""
         with self._lock:
             super().free(blocks)
 
     def forget(self, block: int) -> None:
-        """As `BlockPool.forget`."""
+        """Forget as `BlockPool.forget` does, under the lock."""
         with self._lock:
             super().forget(block)
 
     def check(self) -> None:
-        """As `BlockPool.check`."""
+        """Check as `BlockPool.check` does, under the lock."""
         with self._lock:
             super().check()
 
 
 class _SlowCounts(list[int]):
-    """Counts that let another thread in between a read and the write that follows it."""
+    """Counts that pause after each read, so that another thread can run before the write."""
 
     def __init__(self, counts: list[int], pause: Callable[[], None]) -> None:
         super().__init__(counts)
@@ -72,11 +72,11 @@ class _SlowCounts(list[int]):
 
 
 def share_from_two_threads(pool: BlockPool, patience: float = 0.2) -> int:
-    """Let two threads each add a holder to one block, at the worst moment; returns the count, which should be 3.
+    """Let two threads each add a holder to one block at the same time, and return the count, which should be 3.
 
-    A thread that has read the count waits until the other one has read it too, at most `patience` seconds. With an
-    unprotected pool both have then read the same number, and one update is lost: the count is 2. With a lock the
-    second thread cannot read before the first has written, so the wait ends by itself.
+    A thread that has read the count waits until the other has read it too, for at most `patience` seconds. In an
+    unprotected pool both threads then read the same count and one update is lost: the count is 2. With a lock, the
+    second thread cannot read before the first has written, so the first thread's wait times out.
     """
     (block,) = pool.allocate(1)
     both_have_read = threading.Barrier(2)
@@ -88,9 +88,9 @@ def share_from_two_threads(pool: BlockPool, patience: float = 0.2) -> int:
             try:
                 both_have_read.wait(patience)
             except threading.BrokenBarrierError:
-                return  # the other thread is kept out, as it should be
+                return  # the lock keeps the other thread out, as it should
 
-    pool_reads_before_write = 3  # `share` looks twice at the count to check it, then reads it to add 1
+    pool_reads_before_write = 3  # `share` reads the count twice to check it, then once more to add 1
     plain = pool._ref_counts
     pool._ref_counts = _SlowCounts(plain, pause)
     threads = [threading.Thread(target=pool.share, args=([block],)) for _ in range(2)]
