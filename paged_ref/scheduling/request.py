@@ -27,8 +27,7 @@ from ..sizing import blocks_for
 
 
 class Status(Enum):
-    """A request's state. A preempted request is WAITING again, without blocks, or SWAPPED, with its blocks on the host.
-    """
+    """A request's state. A preempted request is WAITING again (blocks freed) or SWAPPED (blocks on the host)."""
 
     WAITING = "waiting"
     SWAPPED = "swapped"
