@@ -41,7 +41,7 @@ class Entry:
 
 
 def chained_key(parent: bytes, tokens: Sequence[int], extras: Hashable) -> bytes:
-    """Return the SHA-256 of the parent's key, tokens and extras. Python's `hash` is too short, and differs by process."""
+    """Return the SHA-256 of the parent's key, tokens and extras. Python's `hash` is too short and not stable."""
     return hashlib.sha256(repr((parent, tuple(tokens), extras)).encode()).digest()
 
 

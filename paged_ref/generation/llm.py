@@ -272,7 +272,9 @@ class LLM:
             else [sampling or SamplingParams()] * len(prompts)
         )
         if len(each) != len(prompts):
-            raise ValueError(f"{len(each)} SamplingParams for {len(prompts)} prompts: pass one, or one per prompt")
+            raise ValueError(
+                f"{len(each)} SamplingParams for {len(prompts)} prompts: pass one, or one per prompt"
+            )
         for i, prompt in enumerate(prompts):
             try:
                 request = self._new_request(prompt, each[i])
@@ -319,7 +321,7 @@ class LLM:
             )
             if search.num_candidates > self.model.vocab_size:
                 raise ValueError(
-                    f"beam_width = {sampling.beam_width} is too large for a vocabulary of {self.model.vocab_size} tokens"
+                    f"beam_width = {sampling.beam_width} is too large for a vocabulary of {self.model.vocab_size}"
                 )
             request.beam_search = search
         return request

@@ -61,9 +61,7 @@ def _from_messages(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> lis
         raise ValueError("the tokenizer has no chat template: give the prompt as a string")
     try:
         made = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)
-    except (
-        Exception
-    ) as error:  # a template is code by the model's authors, and may raise any exception
+    except Exception as error:  # a template is code by the model's authors, and may raise any exception
         raise ValueError(f"the tokenizer's chat template rejected these messages: {error}") from error
     return list(made["input_ids"])
 

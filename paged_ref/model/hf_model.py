@@ -186,7 +186,9 @@ class PagedModel:
 
     def _forward(self, batch: StepBatch, cache: KVCache, backend: str) -> tuple[torch.Tensor, PagedStep]:
         if self.model.config._attn_implementation == self._dense:
-            raise RuntimeError("the model's own attention was restored (`restore`): make a new PagedModel of it")
+            raise RuntimeError(
+                "the model's own attention was restored (`restore`): make a new PagedModel of it"
+            )
         if backend == "auto":
             backend = attention.choose_backend(cache.keys)
         plan = attention.plan(batch.attention, cache.block_size, backend, self.device)

@@ -7,8 +7,8 @@ call. For sixteen rows that takes as long as the matmul itself. So the tiles are
     plain    w00 w01 w02 w03 ...          packed    [w00 w10 w20 ...] [w01 w11 w21 ...] ...
              w10 w11 w12 w13 ...                    one tile after the other, in the order of use
 
-The numbers are the same ones and are summed in float32 as before, in another order. `unpack` gives back the plain
-weights, bit by bit. (torch.compile does the same with frozen weights; this needs no compiler.)
+The values are unchanged and are summed in float32 as before, in a different order. `unpack` restores the plain
+weights, bit for bit. (torch.compile does the same with frozen weights; this needs no compiler.)
 """
 
 from __future__ import annotations
