@@ -44,7 +44,6 @@ class Sequence:
         table: the block table. It has room for all tokens except, in a decoding sequence, the last one.
         num_computed_tokens: tokens whose keys and values are in the cache.
         published: prefix-cache entry of the last published block; `num_published_blocks` blocks are published.
-        block_keys: chained keys of the full blocks, each hashed once; they are kept through a preemption.
         cumulative_logprob: sum of the generated tokens' log-probabilities in the model's own distribution.
         finish_reason: "stop", "length", "abort", or None while it runs.
         detokenizer: turns new tokens into text; None if no text is needed.
@@ -57,7 +56,6 @@ class Sequence:
     num_computed_tokens: int = 0
     published: Entry | None = None
     num_published_blocks: int = 0
-    block_keys: list[bytes] = field(default_factory=list)
     cumulative_logprob: float = 0.0
     finish_reason: str | None = None
     detokenizer: Detokenizer | None = None
@@ -87,7 +85,6 @@ class Sequence:
             self.num_computed_tokens,
             self.published,
             self.num_published_blocks,
-            list(self.block_keys),
             self.cumulative_logprob,
             detokenizer=self.detokenizer.fork() if self.detokenizer else None,
         )
