@@ -187,8 +187,11 @@ def test_names_select_notebooks_and_a_wrong_one_is_told(
     lesson(repo, ONE), lesson(repo, TWO, "02_two")
     for name in ("2", "02", "02_two", "notebooks/02_two.ipynb", "curriculum/lessons/02_two.py"):
         assert [target.name for target in targets(repo, [name])] == ["02_two"]
+    lesson(repo, TWO, "10_ten")
+    assert [target.name for target in targets(repo)] == ["01_one", "02_two", "10_ten"]
+    assert [[t.name for t in targets(repo, [name])] for name in ("1", "10")] == [["01_one"], ["10_ten"]]
     assert main(["--root", str(repo), "--check", "03"]) == 2
-    assert "no source is called '03'; there are: 01_one, 02_two" in capsys.readouterr().err
+    assert "no source is called '03'; there are: 01_one, 02_two, 10_ten" in capsys.readouterr().err
 
 
 # --- what a notebook depends on ---
