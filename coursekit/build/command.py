@@ -18,11 +18,17 @@ from pathlib import Path
 from coursekit import ROOT
 from coursekit.build.execute import CellError, execute
 from coursekit.build.faults import check
-from coursekit.build.freshness import depends_on, finish, finish_stubs, keep_ignored, reason_to_execute, with_outputs_of
-from coursekit.build.pictures import pictures_to_write
+from coursekit.build.freshness import (
+    depends_on,
+    finish,
+    finish_stubs,
+    keep_ignored,
+    reason_to_execute,
+    with_outputs_of,
+)
 from coursekit.build.percent import BuildError, is_code, read_notebook, to_text
+from coursekit.build.pictures import pictures_to_write
 from coursekit.build.targets import Target, targets
-
 
 
 def build(

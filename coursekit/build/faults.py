@@ -19,9 +19,16 @@ from urllib.parse import unquote
 from nbformat import NotebookNode
 
 from coursekit.build.execute import WIDGET
-from coursekit.build.freshness import changes, finish, finish_stubs, reason_to_execute, same_code, with_outputs_of
-from coursekit.build.pictures import pictures_to_write
+from coursekit.build.freshness import (
+    changes,
+    finish,
+    finish_stubs,
+    reason_to_execute,
+    same_code,
+    with_outputs_of,
+)
 from coursekit.build.percent import BuildError, is_code, is_ignored, read_notebook, tags, to_text
+from coursekit.build.pictures import pictures_to_write
 from coursekit.build.targets import Target, extra_notebooks, targets
 
 MAX_BYTES = 700_000
@@ -202,7 +209,9 @@ def _in_output(output: NotebookNode, root: Path) -> Iterator[Fault]:
         )
     if re.match(r"<Figure size", data.get("text/plain", "")):
         yield Fault(
-            "", "the output has the noise '<Figure size …>'", "show it with `coursekit.views.style.display_figure`"
+            "",
+            "the output has the noise '<Figure size …>'",
+            "show it with `coursekit.views.style.display_figure`",
         )
     if match := _PROGRESS.search(text):
         yield Fault(
@@ -218,7 +227,9 @@ def _in_output(output: NotebookNode, root: Path) -> Iterator[Fault]:
         described = output.metadata.get(kind, {}).get("alt") or output.metadata.get("alt")
         if kind.startswith("image/") and not str(described or "").strip():
             yield Fault(
-                "", "a picture has no alt text", "show it with `coursekit.views.style.display_figure(fig, alt=…)`"
+                "",
+                "a picture has no alt text",
+                "show it with `coursekit.views.style.display_figure(fig, alt=…)`",
             )
     yield from _pictures_in_text(
         "\n".join(str(data.get(kind, "")) for kind in ("text/html", "text/markdown"))

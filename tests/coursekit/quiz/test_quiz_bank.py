@@ -351,7 +351,11 @@ source = "a paper"
         ("level = 1", "level = true", "level must be a whole number, not True"),
         ('topic = "t"', 'topic = "u"', "topic 'u' is not in the file's [topics]: t"),
         ('id = "1-good"', 'id = "2-good"', "an id is the chapter's number and lower-case words, 1-like-this"),
-        ('id = "1-good"', 'id = "10-good"', "an id is the chapter's number and lower-case words, 1-like-this"),
+        (
+            'id = "1-good"',
+            'id = "10-good"',
+            "an id is the chapter's number and lower-case words, 1-like-this",
+        ),
         ('source = "a paper"', 'source = "a paper"\nhint = "no"', "a question of kind choice has no 'hint'"),
         (
             'wrong = [["that", "because"], ["those", "because"]]',
@@ -396,7 +400,7 @@ def test_chapters_of_two_digits_come_last_and_are_not_chapter_one(tmp_path: Path
     assert [question.id for question in session._of_level(bank, 1)] == ["1-good", "2-good", "10-good"]
     for topic, id in (("1", "1-good"), ("10", "10-good"), ("010", "10-good")):
         assert [question.id for question in choose(bank, Progress(), topic, None)] == [id]
-    with pytest.raises(Refused, match="there is no topic '3'.*Chapters: 1, 2, 10"):
+    with pytest.raises(Refused, match=r"there is no topic '3'.*Chapters: 1, 2, 10"):
         choose(bank, Progress(), "3", None)
     (tmp_path / "10_x.toml").write_text(GOOD)
     with pytest.raises(BankError, match="lower-case words, 10-like-this"):
