@@ -68,10 +68,8 @@ def _modules(root: Path, name: str) -> list[Path]:
 
 def _table(file: Path) -> dict[str, str]:
     """Name → module, from `_HOME = {...}` in a package's `__init__.py`; empty if there is none."""
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOME":
-            return dict(ast.literal_eval(node.value))
-    return {}
+    match = re.search(r"^_HOME = (\{.*?\})$", file.read_text(encoding="utf-8"), re.M | re.S)
+    return dict(ast.literal_eval(match[1])) if match else {}
 
 
 def _imports_of(root: Path, file: Path) -> list[str]:
