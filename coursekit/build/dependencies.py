@@ -8,7 +8,8 @@ A notebook is executed again when one of its dependencies changed:
 - the same for the imports of each of these modules, inside functions too, but not under `if TYPE_CHECKING:`;
 - each file that its header names, such as `bench/results/serve.json`.
 
-For `from paged_ref import BlockPool`, the table `_HOME` in `paged_ref/__init__.py` gives the module.
+For `from paged_ref import BlockPool`, the table `_HOME` in `paged_ref/__init__.py` gives the module. A computed name,
+`import_module(f".{BACKENDS[name]}", __name__)`, may be any module of the package that a string of that file names.
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ def dependencies(root: Path, code: str, extra: list[str] | None = None) -> dict[
     read = [path for pattern in extra or [] for path in root.glob(pattern) if path.is_file()]
     found = {path.relative_to(root).as_posix(): _digest([path]) for path in read}
     waiting = list(_imports(code, package=""))
-    for path in read:
-        waiting += _imports_of(root, path) if path.suffix == ".py" else []
+    waiting += [name for path in read if path.suffix == ".py" for name in _imports_of(root, path)]
     done: set[Path] = set()
     libraries: set[str] = set()
     while waiting:
@@ -93,9 +93,7 @@ def _imports(code: str, package: str) -> Iterator[str]:
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             if isinstance(node.args[0], ast.Constant):
                 yield str(node.args[0].value)
-            elif "_HOME" not in ast.unparse(
-                node
-            ):  # a computed name: all modules beside it that a string names
+            elif "_HOME" not in ast.unparse(node):  # a computed name: any that the file has as a string
                 texts = (str(other.value) for other in nodes if isinstance(other, ast.Constant))
                 yield from (f"{package}.{text}" for text in texts if re.fullmatch(r"\w+(\.\w+)*", text))
     for node in nodes:  # `paged_ref.LLM` after `import paged_ref`
