@@ -1,6 +1,6 @@
 """The checks of the exercises: `check("2.1", slot)` in a notebook, and the same parts in the grader.
 
-`framework.py` says what a check is, `answers.py` how it calls an answer, `chapter_NN.py` hold the checks.
+`framework.py` says what a check is, `answers.py` how it calls an answer, `chapter_NN/` hold the checks.
 """
 
 from __future__ import annotations

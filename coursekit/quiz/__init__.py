@@ -1,4 +1,4 @@
-"""The interview trainer: questions that adapt, in the terminal and in a notebook (chapter 8).
+"""The interview trainer: questions that adapt, in the terminal and in a notebook (chapter 10).
 
     bank       reads curriculum/questions/                 template   number questions, computed by paged_ref
     judge      one question as asked, and its verdict      code_check runs the answer to a code question

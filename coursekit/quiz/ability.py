@@ -1,4 +1,4 @@
-"""What a learner can do, in each topic, from the answers so far (chapter 8).
+"""What a learner can do, in each topic, from the answers so far (chapter 10).
 
 The model is Rasch's, with two additions. An answer is right with the chance
 

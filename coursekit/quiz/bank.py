@@ -1,4 +1,4 @@
-"""The bank of interview questions: what `curriculum/questions/NN_*.toml` may say, and how it is read (chapter 8).
+"""The bank of interview questions: what `curriculum/questions/NN_*.toml` may say, and how it is read (chapter 10).
 
 Five kinds, one class each. A question says what is asked, what is right, *why each wrong answer is wrong*, which code
 cell of which lesson shows it, and where it comes from. "How to write a question" in `curriculum/README.md` is the
@@ -24,7 +24,7 @@ from coursekit import ROOT
 
 FOLDER = ROOT / "curriculum" / "questions"
 LEVELS = (1, 2, 3, 4, 5)
-_ID = re.compile(r"\d-[a-z0-9]+(-[a-z0-9]+)*")
+_ID = re.compile(r"\d+(-[a-z0-9]+)+")
 _HEAD = {"lesson": str, "imports": str, "topics": dict, "question": list}
 
 
@@ -45,7 +45,7 @@ class Question:
     """What all kinds have.
 
     Attributes:
-        id: the chapter's digit, then words: "1-bytes-gqa".
+        id: the chapter's number, then words: "1-bytes-gqa".
         topic: a key of the file's `[topics]`.
         level: 1 (a word one must know) to 5 (asked of a specialist).
         stem: what is asked.
@@ -273,9 +273,9 @@ def _value(where: str, key: str, kind: str, value: Any) -> Any:
 
 def _look_at(where: str, question: Question, topics: dict[str, str]) -> None:
     """What the types do not say."""
-    if not _ID.fullmatch(question.id) or question.id[0] != str(question.chapter):
+    if not _ID.fullmatch(question.id) or not question.id.startswith(f"{question.chapter}-"):
         raise BankError(
-            f"{where}: an id is the chapter's digit and small words, {question.chapter}-like-this"
+            f"{where}: an id is the chapter's number and lower-case words, {question.chapter}-like-this"
         )
     if question.level not in LEVELS:
         raise BankError(f"{where}: level = {question.level}, it must be 1 to 5")

@@ -1,4 +1,4 @@
-"""Which questions a test may ask: `--topic`, `--level`, and a whole number, as people write them (chapter 8).
+"""Which questions a test may ask: `--topic`, `--level`, and a whole number, as people write them (chapter 10).
 
 What must hold: what cannot be followed raises `Refused`, whose message says what is wrong and what there is instead.
 """

@@ -1,4 +1,4 @@
-"""Runs the answer to a code question against the real check, in a process of its own (chapter 8).
+"""Runs the answer to a code question against the real check, in a process of its own (chapter 10).
 
     parent: run_check(question, source)  ->  python -m coursekit.quiz.code_check  <- one JSON object, one back
 

@@ -1,4 +1,4 @@
-"""A finished test as Markdown, and the bank as flash cards for Anki (chapter 8). Text only, no package needed.
+"""A finished test as Markdown, and the bank as flash cards for Anki (chapter 10). Text only, no package needed.
 
 Anki imports a file of lines with tabs between fields; the `#` lines at its head say so, and that fields are HTML. The
 first column is each card's identity, so a later import renews cards and keeps what Anki knows about them.

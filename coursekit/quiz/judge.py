@@ -1,4 +1,4 @@
-"""One question as it is asked, and what is said to an answer (chapter 8).
+"""One question as it is asked, and what is said to an answer (chapter 10).
 
 `ask` makes an `Item` from a question and a seed: options shuffled, numbers drawn. `judge` takes what was typed or
 clicked and says how right it is and *what went wrong*. It never guesses: what it cannot read raises `Unclear`, and

@@ -1,4 +1,4 @@
-"""The terminal as the trainer sees it: lines out, wrapped and perhaps coloured, and lines in (chapter 8).
+"""The terminal as the trainer sees it: lines out, wrapped and perhaps coloured, and lines in (chapter 10).
 
 What must hold: whatever happens to the terminal, the pipe or the keys, the learner's part ends with `Stopped`, never
 with a traceback; what was typed can always be written to a file.

@@ -1,4 +1,4 @@
-"""What the trainer remembers: every answer, in one file on the learner's own machine, and nowhere else (chapter 8).
+"""What the trainer remembers: every answer, in one file on the learner's own machine, and nowhere else (chapter 10).
 
 The file is small JSON in the user's data folder (`PAGED_COURSE_PROGRESS` names another). It is replaced as a whole:
 written beside, forced to the disk, then renamed, so a crash at any moment leaves the old file or the new one. A file

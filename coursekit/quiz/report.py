@@ -1,4 +1,4 @@
-"""What all tests so far say about the learner, as plain text for the terminal and the notebook (chapter 8)."""
+"""What all tests so far say about the learner, as plain text for the terminal and the notebook (chapter 10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A test: which question comes next, and what the answers say (chapter 8).
+"""A test: which question comes next, and what the answers say (chapter 10).
 
     adaptive   five questions; each is chosen by what the answers so far say
     daily      five questions, one of each level, fixed by the date: the same for everyone, everywhere
@@ -188,5 +188,5 @@ def _turn(questions: list[Question], day: datetime.date) -> Question:
 
 
 def _of_level(bank: Bank, level: int) -> list[Question]:
-    """In the order of their ids: a question that is added elsewhere in a file does not move the others."""
-    return sorted((one for one in bank if one.level == level), key=lambda one: one.id)
+    """By chapter and id: a question that is added elsewhere in a file does not move the others."""
+    return sorted((one for one in bank if one.level == level), key=lambda one: (one.chapter, one.id))

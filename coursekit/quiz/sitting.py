@@ -1,4 +1,4 @@
-"""Sitting a test in the terminal: each question shown, its answer asked for and explained, the result (chapter 8).
+"""Sitting a test in the terminal: each question shown, its answer asked for and explained, the result (chapter 10).
 
 Ctrl-C or the end of the input stops at any moment. What must hold: an answer that cannot be read is said to be so and
 asked for again; what has been answered is kept and exported, however the test ends.

@@ -1,4 +1,4 @@
-"""Number questions: fresh parameters, and every number computed from them by the reference implementation (chapter 8).
+"""Number questions: fresh parameters, and every number computed from them by the reference implementation (chapter 10).
 
     draw      parameters, each from its stated values
     given     lines that run with them, mostly a call of `paged_ref`

@@ -1,4 +1,4 @@
-"""The trainer's command: `python3 course.py quiz`, its options and what they start (chapter 8).
+"""The trainer's command: `python3 course.py quiz`, its options and what they start (chapter 10).
 
 It reads lines and prints lines, so it works in any terminal, over a pipe, and with a screen reader; colours are an
 extra where there is a terminal and NO_COLOR is not set, and never carry meaning alone. Ctrl-C or the end of the input

@@ -1,4 +1,4 @@
-"""The trainer in a notebook: `trainer()` shows a test with ipywidgets, and below it questions to read (chapter 8).
+"""The trainer in a notebook: `trainer()` shows a test with ipywidgets, and below it questions to read (chapter 10).
 
 The same engine as in the terminal. One button goes on from state to state, and the keyboard's focus is led along:
 

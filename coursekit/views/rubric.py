@@ -1,4 +1,4 @@
-"""A rubric to score oneself with: a table that can be read anywhere, and with a kernel boxes to tick (chapter 8).
+"""A rubric to score oneself with: a table that can be read anywhere, and with a kernel boxes to tick (chapter 10).
 
 Each point can be ticked or not without doubt, and says what it is worth. What must hold: the table and the boxes show
 the same points in the same order; the sum is of what is ticked.

@@ -187,8 +187,11 @@ def test_names_select_notebooks_and_a_wrong_one_is_told(
     lesson(repo, ONE), lesson(repo, TWO, "02_two")
     for name in ("2", "02", "02_two", "notebooks/02_two.ipynb", "curriculum/lessons/02_two.py"):
         assert [target.name for target in targets(repo, [name])] == ["02_two"]
+    lesson(repo, TWO, "10_ten")
+    assert [target.name for target in targets(repo)] == ["01_one", "02_two", "10_ten"]
+    assert [[t.name for t in targets(repo, [name])] for name in ("1", "10")] == [["01_one"], ["10_ten"]]
     assert main(["--root", str(repo), "--check", "03"]) == 2
-    assert "no source is called '03'; there are: 01_one, 02_two" in capsys.readouterr().err
+    assert "no source is called '03'; there are: 01_one, 02_two, 10_ten" in capsys.readouterr().err
 
 
 # --- what a notebook depends on ---
@@ -198,44 +201,108 @@ LATE = """
 from importlib import import_module
 from typing import TYPE_CHECKING
 if TYPE_CHECKING:
-    from .three import Three
-_HOME = {"One": "one", "Two": ".two"}
+    from .unused import Unused
+_HOME = {"One": "one", "Far": "far.deep.module"}
 def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(name)
     return getattr(import_module(f".{_HOME[name]}", __name__), name)
 """
+ONE_AND_FAR = {"tiny/one.py", "tiny/far", "tiny/far/deep"}
+
+
+@pytest.fixture
+def folders(repo: Path) -> Path:
+    """The repository with sub-packages: `near` imports `tiny.one`, `far.deep` loads a module by a computed name."""
+    write(repo / "tiny/__init__.py", LATE)
+    for name in ("unused", "near", "far", "far/deep"):
+        write(repo / f"tiny/{name}/__init__.py", "")
+    write(repo / "tiny/near/module.py", "from ..one import VALUE\n")
+    write(repo / "tiny/near/beside.py", "import tiny.unused\n")
+    write(repo / "tiny/far/deep/module.py", "N = {0: 'other'}\nimport_module(f'.{N[0]}', __package__)\n")
+    write(repo / "tiny/far/deep/other.py", "def f():\n    from ... import One\n")
+    return repo
 
 
 @pytest.mark.parametrize(
     ("code", "reached"),
     [
-        ("import tiny.one", {"one"}),
-        ("def f():\n    from tiny.two import VALUE", {"two"}),
-        ("from tiny import One", {"one"}),
-        ("import tiny as t\nt.Two", {"two"}),
-        ("from tiny import Three", {"three", "one"}),
-        ("from tiny import Unknown", {"one", "two", "three"}),
         ("import tiny", set()),
-        ("import importlib\nimportlib.import_module('tiny.two')", {"two"}),
-        ("from tiny.four import pick", {"four", "two"}),
+        ("import tiny.one", {"tiny/one.py"}),
+        ("def f():\n    from tiny.two import VALUE", {"tiny/two.py"}),
+        ("import tiny.near", {"tiny/near"}),
+        ("from tiny.near import module", {"tiny/near", "tiny/one.py"}),
+        ("from tiny import One", {"tiny/one.py"}),
+        ("from tiny import Unknown", set()),
+        ("from tiny import Far", ONE_AND_FAR),
+        ("import tiny as t\nt.Far", ONE_AND_FAR),
+        ("import tiny.two\ntiny.Far", ONE_AND_FAR | {"tiny/two.py"}),
+        ("import importlib\nimportlib.import_module('tiny.two')", {"tiny/two.py"}),
     ],
 )
-def test_dependencies_follow_imports(repo: Path, code: str, reached: set[str]) -> None:
-    write(repo / "tiny/__init__.py", LATE)
-    write(repo / "tiny/three.py", "from .one import VALUE\n")
-    write(
-        repo / "tiny/four.py",
-        "from importlib import import_module\nN = {'a': 'two'}\nimport_module(f'tiny.{N}')\n",
+def test_dependencies_are_the_folders_that_imports_reach(folders: Path, code: str, reached: set[str]) -> None:
+    assert set(dependencies(folders, code)) - {"tiny/__init__.py"} == reached
+
+
+def test_a_change_in_a_folder_changes_its_digest_alone(folders: Path) -> None:
+    code = "from tiny.near import module\nimport tiny.two"
+    before = dependencies(folders, code)
+
+    def changed() -> set[str]:
+        now = dependencies(folders, code)
+        return {name for name in before | now if before.get(name) != now.get(name)}
+
+    write(folders / "tiny/unused/__init__.py", "X = 1\n")
+    write(folders / "tiny/near/deeper/__init__.py", "X = 1\n")
+    (folders / "tiny/near/module.py").write_bytes(b"from ..one import VALUE\r\n")
+    assert changed() == set()
+    write(folders / "tiny/near/beside.py", "")
+    assert changed() == {"tiny/near"}
+    write(folders / "tiny/one.py", "VALUE = 11\n")
+    assert changed() == {"tiny/near", "tiny/one.py"}
+    write(folders / "tiny/near/beside.py", "import tiny.unused\n")
+    (folders / "tiny/near/beside.py").rename(folders / "tiny/near/renamed.py")
+    assert "tiny/near" in changed()
+
+
+def test_a_change_in_a_folder_executes_what_reaches_it_and_nothing_else(folders: Path) -> None:
+    lesson(folders, TITLE + "\n# %%\nfrom tiny.near.module import VALUE\nprint(VALUE)\n")
+    lesson(folders, TWO, "02_two")
+    assert build(folders) == []
+    write(folders / "tiny/near/module.py", "VALUE = 5\n")
+    assert [str(fault) for fault in check(folders)] == [
+        "notebooks/01_one.ipynb: its outputs are older than what it depends on: tiny/near, tiny/one.py. "
+        "Run `python3 course.py build`."
+    ]
+    assert build(folders) == []
+    assert outputs(folders / "notebooks/01_one.ipynb") == ["5\n"]
+    write(folders / "tiny/unused/__init__.py", "X = 1\n")
+    assert check(folders) == []
+
+
+def test_the_course_s_own_names_and_computed_imports_are_followed() -> None:
+    found = set(dependencies(ROOT, "from paged_ref import paged_attention"))
+    assert {"paged_ref/__init__.py", "paged_ref/attention", "numba", "torch", "triton"} <= found
+    assert not {"paged_ref/generation", "paged_ref/scheduling", "transformers"} & found
+    assert {"paged_ref/generation", "transformers"} <= set(
+        dependencies(ROOT, "import paged_ref\npaged_ref.LLM")
     )
-    found = {name for name in dependencies(repo, code) if name != "tiny/__init__.py"}
-    assert found == {f"tiny/{name}.py" for name in reached}
+    for target in targets(ROOT):
+        if target.kind == "solutions":
+            found = set(dependencies(ROOT, target.code()))
+            assert f"coursekit/checks/chapter_{target.name[:2]}" in found
+            assert not {"coursekit/build", "coursekit/cli", "coursekit/grade", "coursekit/quiz"} & found
 
 
 def test_dependencies_hold_pinned_libraries_and_files_that_are_read(repo: Path) -> None:
     write(repo / "constraints.txt", "numpy==2.4.0\nrich==15.0 ; sys_platform != 'x'\nother==1\n")
     write(repo / "tiny/one.py", "def f():\n    import numpy.linalg\n")
     write(repo / "bench/a.json", "{}")
-    found = dependencies(repo, "from tiny.one import f\nimport rich, os", ["bench/*.json"])
-    assert list(found) == ["bench/a.json", "numpy", "rich", "tiny/__init__.py", "tiny/one.py"]
+    write(repo / "bench/tool.py", "import tiny.two\n")
+    found = dependencies(repo, "from tiny.one import f\nimport rich, os", ["bench/*.json", "bench/t*.py"])
+    assert list(found) == [
+        "bench/a.json", "bench/tool.py", "numpy", "rich", "tiny/__init__.py", "tiny/one.py", "tiny/two.py",
+    ]  # fmt: skip
     assert (found["numpy"], found["rich"]) == ("2.4.0", "15.0")
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from coursekit import ROOT
+from coursekit.build.exercises import expand, sources
 from coursekit.cells import hints_of
 from coursekit.cli import check as check_command
 from tests.helpers.grading import BOOK, SLOT, notebook, write
@@ -25,6 +27,17 @@ def test_the_solved_chapter_passes(tmp_path: Path, capsys: pytest.CaptureFixture
     write(tmp_path / "02_block_table.ipynb", notebook(solved=True))
     code, text = check(tmp_path, capsys)
     assert code == 0 and "25 of 25 points" in text and "Hint" not in text
+
+
+def test_a_chapter_of_two_digits_is_checked_and_comes_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list(sources(ROOT)) == sorted(sources(ROOT), key=int) and list(sources(ROOT))[-1] == "10"
+    source = sources(ROOT)["10"]
+    book = expand(source.read_text(encoding="utf-8"), solved=True)[0]
+    write(tmp_path / f"{source.stem}.ipynb", dict(book))
+    code, text = check(tmp_path, capsys, "10")
+    assert code == 0 and all(f"✓ 10.{number}  " in text for number in (1, 2, 3, 4)), text
 
 
 def test_points_the_first_mistake_and_the_next_hint(

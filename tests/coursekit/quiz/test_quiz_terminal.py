@@ -308,6 +308,7 @@ def test_topic_and_level_choose(own_progress: Path) -> None:
     [
         (["--topic", "tabel"], "there is no topic 'tabel'. Did you mean table?"),
         (["--topic", "9"], "there is no topic '9'. Topics: sizing"),
+        (["--topic", "10"], "Chapters: 1, 2, 3, 4, 5, 6, 7. Or: weak."),
         (["--topic", "weak"], "no topic is known to be weak yet"),
         (["--level", "6"], "--level 6: a level is 1, 2, 3, 4 or 5, a range is 2-4"),
         (["--level", "4-2"], "--level 4-2: a level is"),

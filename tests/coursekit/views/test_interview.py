@@ -1,4 +1,4 @@
-"""Chapter 8's own pieces: a rubric that adds up, pictures that say their figures, faults that naive tests miss."""
+"""Chapter 10's own pieces: a rubric that adds up, pictures that say their figures, faults that naive tests miss."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from coursekit.views.interview import block_size_choice, memory_bars, pool_press
 from coursekit.views.style import to_png
 from paged_ref.telemetry.metrics import Point
 
-NAMES = {"8.1": "decode", "8.2": "offsets", "8.3": "merge", "8.4": "block_keys"}
-NAIVE = {"8.1": "decode", "8.2": "offsets", "8.3": "merge", "8.4": "keys"}
+NAMES = {"10.1": "decode", "10.2": "offsets", "10.3": "merge", "10.4": "block_keys"}
+NAIVE = {"10.1": "decode", "10.2": "offsets", "10.3": "merge", "10.4": "keys"}
 POINTS = [(1, "asked back"), (2, "rounded up"), (3, "named | the limit")]
 
 
