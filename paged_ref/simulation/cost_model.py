@@ -89,7 +89,7 @@ class CostModel:
         return self.seconds(num_tokens, context, pairs) + self.swap_seconds(swapped, block_size)
 
     def seconds(self, num_tokens: int, context: int, pairs: int) -> float:
-        """Return the seconds of a forward pass with this many tokens, context tokens, and (query, visible key) pairs."""
+        """Return the seconds of a forward pass over so many tokens, context tokens, and (query, visible key) pairs."""
         if num_tokens == 0:
             return 0.0
         per_token, per_pair, weights, per_context = self._rates

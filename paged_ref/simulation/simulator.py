@@ -56,7 +56,7 @@ class SimulationResult:
 
     @property
     def token_states(self) -> float:
-        """Fraction of the pool's slots that held a token while a request waited (to compare with `contiguous.serve`)."""
+        """Fraction of the pool's slots that held a token while a request waited (compare `contiguous.server.serve`)."""
         pool = self.metrics.scheduler.pool
         points = [point for point in self.metrics.history if point.waiting]
         tokens = sum(point.used_blocks * pool.block_size - point.wasted_slots for point in points)
@@ -177,7 +177,7 @@ class Simulator:
         return self._arriving[0][1].seconds
 
     def _blocks_for(self, steps: int, room: int) -> int:
-        """Return the blocks that the running sequences take in `steps` steps, or an upper bound if it fits in `room`."""
+        """Return the blocks that the running sequences take in `steps` steps, or an upper bound if that is <= `room`."""
         size, running = self.scheduler.pool.block_size, self.scheduler.running
         at_most = len(running) * blocks_for(steps, size)
         if at_most <= room:

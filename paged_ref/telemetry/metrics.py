@@ -1,4 +1,4 @@
-"""Engine metrics: is the pool too small, and how does that affect latency? (Chapter 6.)
+"""Engine metrics, which show if the pool is too small and what that costs in latency (chapter 6).
 
 The signs of a pool that is too small, in the order in which they appear: utilisation is near 1, the queue grows,
 requests are preempted, the 99th percentile of the inter-token latency jumps while its median stays. `snapshot`
@@ -150,7 +150,7 @@ class Metrics:
         self._end_step(now)
 
     def wasted_slots(self) -> int:
-        """Return the number of held slots without a token: the unfilled ends of last blocks, each block counted once."""
+        """Return the number of held slots without a token: the unfilled ends of last blocks, shared ones counted once."""
         size = self.scheduler.pool.block_size
         filled: dict[int, int] = {}  # last block -> its tokens, by the longest of the tables that end in it
         for request in self.scheduler.running:
