@@ -118,7 +118,7 @@ def read_bandwidth(device: torch.device) -> float:
 
 
 def _times(call: Callable[[], Any], device: torch.device, repeats: int) -> list[float]:
-    """Return the seconds of each of several calls, after two warm-up calls. On a GPU, each starts with a cold L2 cache."""
+    """Return the seconds of each of several calls, after two warm-ups. On a GPU, each starts with a cold L2 cache."""
     for _ in range(2):
         call()
     if device.type != "cuda":

@@ -177,7 +177,7 @@ class Simulator:
         return self._arriving[0][1].seconds
 
     def _blocks_for(self, steps: int, room: int) -> int:
-        """Return the blocks that the running sequences take in `steps` steps, or an upper bound if that is <= `room`."""
+        """Return the blocks that running sequences take in `steps` steps, or an upper bound if that is <= `room`."""
         size, running = self.scheduler.pool.block_size, self.scheduler.running
         at_most = len(running) * blocks_for(steps, size)
         if at_most <= room:
@@ -232,7 +232,7 @@ def simulate(
     max_tokens: int = 2048,
     skip: bool = True,
 ) -> SimulationResult:
-    """Run jobs with the engine's settings; by default, `num_blocks` is the number that fits on the cost model's devices."""
+    """Run jobs with the engine's settings; `num_blocks` None: as many as fit on the cost model's devices."""
     num_blocks = cost.num_blocks(block_size) if num_blocks is None else num_blocks
     if preemption not in ("recompute", "swap"):
         raise ValueError(f"preemption = {preemption!r}: it must be 'recompute' or 'swap'")

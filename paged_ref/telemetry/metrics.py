@@ -137,7 +137,7 @@ class Metrics:
         self._end_step(now)
 
     def repeat(self, gaps: abc.Sequence[float]) -> None:
-        """Count one more decode of all running sequences after each of these gaps in seconds (skipped by a simulator)."""
+        """Count one more decode of all running sequences after each of these gaps (seconds): a simulator skips them."""
         num_seqs = sum(len(request.sequences) for request in self.scheduler.running)
         self.steps += len(gaps)
         self.computed_tokens += num_seqs * len(gaps)
@@ -150,7 +150,7 @@ class Metrics:
         self._end_step(now)
 
     def wasted_slots(self) -> int:
-        """Return the number of held slots without a token: the unfilled ends of last blocks, shared ones counted once."""
+        """Return how many held slots have no token: the unfilled ends of last blocks, shared blocks counted once."""
         size = self.scheduler.pool.block_size
         filled: dict[int, int] = {}  # last block -> its tokens, by the longest of the tables that end in it
         for request in self.scheduler.running:
