@@ -377,7 +377,7 @@ def test_a_folder_with_only_a_gguf_needs_an_argument(tmp_path: Path) -> None:
                     }
                 ),
             },
-            r"lacks model-00002-of-00002\.safetensors, which model\.safetensors\.index\.json names",
+            r"lacks model-00002-of-00002\.safetensors, listed in model\.safetensors\.index\.json",
         ),
         (
             {
