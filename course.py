@@ -309,9 +309,9 @@ def main(arguments: list[str]) -> int:
     if word in ("-h", "--help") or (not finished and (word == "help" or {"-h", "--help"} & set(rest))):
         show(HELP)
         return 0
-    from coursekit.__main__ import check_word  # the standard library only: a wrong word need not wait for pip
+    from coursekit.__main__ import check_command  # standard library only: a typo fails before pip runs
 
-    problem = check_word(word)
+    problem = check_command(word)
     if problem:
         raise SetupError(problem)
     torch_index = chosen_index(argument)

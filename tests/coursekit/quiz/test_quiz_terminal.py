@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from coursekit import ROOT, quiz
-from coursekit.__main__ import check_word
+from coursekit.__main__ import check_command
 from coursekit.quiz import progress
 from coursekit.quiz.bank import Code, Open, Short, load_bank
 from coursekit.quiz.judge import LETTERS, ask
@@ -113,8 +113,8 @@ def terminal() -> Iterator[list[Terminal]]:
         one.close()
 
 
-def test_the_word_is_known_and_quick_to_import() -> None:
-    assert check_word("quiz") is None
+def test_the_command_is_known_and_quick_to_import() -> None:
+    assert check_command("quiz") is None
     heavy = "{'torch', 'transformers', 'matplotlib', 'ipywidgets'}"
     code = f"import sys, coursekit.quiz.terminal; print(sorted({heavy} & set(sys.modules)))"
     command = [sys.executable, "-c", code]
