@@ -1,14 +1,13 @@
-"""Which files a notebook depends on, found without running anything.
+"""Find the files that a notebook depends on, without running anything.
 
-A notebook must be executed again when its own code changes, or a module it imports, or a module that one
-imports. `dependencies` follows the imports through the syntax trees of the repository's own packages and
-gives a short hash for each file reached, and for each library its line in `constraints.txt`. The build
-stores the result inside the notebook, so a fresh clone knows that nothing has to be executed.
+A notebook must be executed again when its code changes, or any module that it imports, directly or indirectly.
+`dependencies` follows the imports through the syntax trees of this repository's packages. It returns a short hash for
+each file it reaches and the pinned version from `constraints.txt` for each library. The build stores the result in the
+notebook, so a fresh clone knows that nothing needs to be executed.
 
-Packages of this repository load their parts late (`__getattr__` in `__init__.py`). A name taken from such
-a package leads only to the part that provides it: to the module of a `TYPE_CHECKING` import, or of a
-table entry, in which the name stands. A name found nowhere leads to every part, which is safe and only
-costs time.
+This repository's packages load their submodules lazily (`__getattr__` in `__init__.py`). A name imported from such a
+package leads only to the submodule that provides it, which the build finds
+in a `TYPE_CHECKING` import or in a lookup table. A name that is found nowhere leads to every submodule: safe, just slower.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-Import = tuple[str, str | None]  # (module, name taken from it); no name: the module itself
+Import = tuple[str, str | None]  # (module, name imported from it); None: the module itself
 
 
 def dependencies(root: Path, code: str, extra: list[str] | None = None) -> dict[str, str]:
-    """File (relative to `root`) or library → hash or pinned version, for a notebook with this `code`.
+    """Return file (relative to `root`) or library → hash or pinned version, for a notebook with this `code`.
 
-    `extra` are patterns of files which the notebook reads, such as `bench/*.json`.
+    `extra` are glob patterns of files that the notebook reads, such as `bench/*.json`.
     """
     files: set[Path] = {path for pattern in extra or [] for path in root.glob(pattern) if path.is_file()}
     libraries: set[str] = set()
@@ -59,12 +58,12 @@ def dependencies(root: Path, code: str, extra: list[str] | None = None) -> dict[
 
 
 def digest(path: Path) -> str:
-    """A short hash of the file's content, the same whatever the line ends of the checkout."""
+    """Return a short hash of the file's content that does not depend on the checkout's line endings."""
     return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()[:12]
 
 
 def locate(root: Path, name: str) -> Path | None:
-    """The file of module `name` if it belongs to this repository."""
+    """Return the file of module `name` if it belongs to this repository, else None."""
     base = root.joinpath(*name.split("."))
     return next((p for p in (base / "__init__.py", base.with_suffix(".py")) if name and p.is_file()), None)
 
@@ -86,7 +85,7 @@ def _pins(root: Path, libraries: set[str]) -> dict[str, str]:
 
 
 class Module:
-    """One file's syntax tree and the imports in it."""
+    """The syntax tree of one file and the imports in it."""
 
     def __init__(self, root: Path, path: Path, name: str, code: str) -> None:
         self.root, self.name = root, name
@@ -95,7 +94,7 @@ class Module:
 
     @cached_property
     def _parts(self) -> tuple[list[ast.AST], list[ast.AST]]:
-        """All nodes, those under `if TYPE_CHECKING:` apart from the rest."""
+        """All nodes, with those under `if TYPE_CHECKING:` kept separate."""
         running: list[ast.AST] = []
         typing_only: list[ast.AST] = []
 
@@ -113,7 +112,7 @@ class Module:
         return running, typing_only
 
     def imports(self) -> Iterator[Import]:
-        """What running this file may import, inside functions too."""
+        """All imports that running this file may execute, including those inside functions."""
         running, _ = self._parts
         bound: dict[str, str] = {}
         for node in running:
@@ -130,7 +129,7 @@ class Module:
         yield from self._dynamic(running)
 
     def providers(self, name: str) -> Iterator[Import]:
-        """Where `name`, taken from this module, comes from, if the module loads its parts late."""
+        """Return where `name` comes from when this module loads its submodules lazily."""
         if locate(self.root, f"{self.name}.{name}"):
             yield f"{self.name}.{name}", None
             return
@@ -144,7 +143,7 @@ class Module:
                     words = [*self._strings(key), *self._strings(value)] if key else []
                     if name in words:
                         found += [(module, name) for word in words for module in self._submodule(word)]
-        if not found:  # unknown: everything this package names
+        if not found:  # unknown: every submodule this package names
             words = [word for node in running for word in self._strings(node)]
             found = [(module, None) for word in words for module in self._submodule(word)]
             found += [step for node in typing_only for step in self._import(node)]
@@ -175,7 +174,7 @@ class Module:
             yield from ((module, alias.name) for alias in node.names)
 
     def _dynamic(self, nodes: list[ast.AST]) -> Iterator[Import]:
-        """`import_module("a.b")`; if the name is computed, every part that the file names in a string."""
+        """Resolve `import_module("a.b")`. If the name is computed: every submodule named by a string in the file."""
         late = {
             id(n)
             for f in nodes
@@ -202,7 +201,7 @@ class Module:
         return ".".join([*base[: len(base) - dots + 1], *([name.lstrip(".")] if name.strip(".") else [])])
 
     def _submodule(self, word: str) -> Iterator[str]:
-        """The modules a string may mean: `"block_pool"`, `".block_pool"` or `"paged_ref.blocks.block_pool"`."""
+        """Modules that a string may mean: `"block_pool"`, `".block_pool"` or `"paged_ref.blocks.block_pool"`."""
         if re.fullmatch(r"\.*\w+(\.\w+)*", word):
             for name in {self._absolute(word), self._absolute("." + word.lstrip("."))}:
                 if (
