@@ -5,9 +5,9 @@ A notebook must be executed again when its code changes, or any module that it i
 each file it reaches and the pinned version from `constraints.txt` for each library. The build stores the result in the
 notebook, so a fresh clone knows that nothing needs to be executed.
 
-This repository's packages load their submodules lazily (`__getattr__` in `__init__.py`). A name imported from such a
-package leads only to the submodule that provides it, which the build finds
-in a `TYPE_CHECKING` import or in a lookup table. A name that is found nowhere leads to every submodule: safe, just slower.
+This repository's packages load their submodules lazily (`__getattr__` in `__init__.py`). A name imported from such
+a package leads only to the submodule that provides it, which is looked up in the `TYPE_CHECKING` imports or in a
+table of names. A name that is found nowhere leads to every submodule: safe, just slower.
 """
 
 from __future__ import annotations
