@@ -12,7 +12,7 @@ the limits of each.
 
     command.py      `course.py grade`: finds the submissions and distributes them over processes
     submission.py   a notebook → the student's cells, by exercise id
-    judge.py        one submission → points: which cells run in which sandbox, and which failures block other exercises
+    judge.py        one submission → points: which cells run in which sandbox, which failures block other exercises
     sandbox.py      the judge's end: starts sandboxes, sends calls, enforces time limits
     zygote.py       the other end: a small process that forks sandboxes, and the code that runs in them
     lockdown.py     the restrictions on a sandbox
