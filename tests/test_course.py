@@ -142,7 +142,7 @@ def test_first_start_installs_fetches_and_hands_over(folder: Course) -> None:
     assert folder.asked() == [
         "venv",
         "pip",
-        "attention.warm_up",
+        "paged_ref warm-up",
         "weights",
         "coursekit lab 7 --no-browser --port 9000",
     ]
@@ -171,7 +171,7 @@ def test_a_change_in_what_is_asked_for_is_installed_into_the_same_environment(
     with (folder.folder / name).open("a") as file:
         file.write("\n# changed\n")
     folder.run("doctor")
-    assert folder.asked() == ["pip", "attention.warm_up", "weights", "coursekit doctor"]
+    assert folder.asked() == ["pip", "paged_ref warm-up", "weights", "coursekit doctor"]
 
 
 @pytest.mark.parametrize("key", ["folder", "python"])
@@ -182,7 +182,7 @@ def test_another_python_or_place_makes_a_new_environment(folder: Course, key: st
     folder.stamp.write_text(json.dumps(stamp | {key: "another"}))
     (folder.venv / "left").write_text("over")
     folder.run("doctor")
-    assert folder.asked() == ["venv", "pip", "attention.warm_up", "weights", "coursekit doctor"]
+    assert folder.asked() == ["venv", "pip", "paged_ref warm-up", "weights", "coursekit doctor"]
     assert not (folder.venv / "left").exists()
 
 
@@ -192,7 +192,7 @@ def test_a_damaged_stamp_is_no_stamp(folder: Course, damage: str) -> None:
     folder.asked()
     folder.stamp.write_text(damage)
     assert folder.run("doctor")[0] == 0
-    assert folder.asked() == ["venv", "pip", "attention.warm_up", "weights", "coursekit doctor"]
+    assert folder.asked() == ["venv", "pip", "paged_ref warm-up", "weights", "coursekit doctor"]
 
 
 # ------------------------------------------------------------------------------- interrupted, and two at once
@@ -211,7 +211,7 @@ def test_killed_then_run_again(folder: Course, step: str) -> None:
     code, output, errors = folder.run("doctor")
     assert (code, errors) == (0, "")
     assert "waiting" in output
-    assert folder.asked() == ["venv", "pip", "attention.warm_up", "weights", "coursekit doctor"]
+    assert folder.asked() == ["venv", "pip", "paged_ref warm-up", "weights", "coursekit doctor"]
     assert not (folder.venv / "half-made").exists()
 
 
@@ -333,11 +333,11 @@ def test_the_torch_index_is_used_and_remembered(folder: Course) -> None:
     folder.run("doctor")  # the choice outlives the interruption
     asked = folder.record.read_text()
     assert "--no-deps --index-url https://example.org/cpu torch" in asked
-    assert folder.asked() == ["venv", "torch", "pip", "attention.warm_up", "weights", "coursekit doctor"]
+    assert folder.asked() == ["venv", "torch", "pip", "paged_ref warm-up", "weights", "coursekit doctor"]
     folder.run("doctor")
     assert folder.asked() == ["coursekit doctor"]
     folder.run("doctor", "--torch-index=default")
-    assert folder.asked() == ["venv", "pip", "attention.warm_up", "weights", "coursekit doctor"]
+    assert folder.asked() == ["venv", "pip", "paged_ref warm-up", "weights", "coursekit doctor"]
 
 
 def test_a_torch_index_that_is_none(folder: Course) -> None:
