@@ -159,7 +159,7 @@ class Sandbox:
             raise self._broken(error) from None
 
     def _do(self, order: dict[str, Any], call: str, arguments: tuple[Any, ...] = ()) -> dict[str, Any]:
-        """Send one request and return its reply. `arguments` get the changes that the answer made, even if it raised."""
+        """Send one request and return its reply. `arguments` get the changes the answer made, even if it raised."""
         try:
             self.channel.send(order)
         except (Closed, OutOfTime) as error:

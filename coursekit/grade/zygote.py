@@ -1,8 +1,8 @@
 """The process that forks sandboxes, and the code that runs in a sandbox.
 
 Each judge starts one *zygote*. It has imported the packages that answers commonly import and no check code, so a
-sandbox costs only a fork (milliseconds) and always starts from the same clean state. The judge asks it to start a sandbox,
-passing the socket's other end, and to end one.
+sandbox costs only a fork (milliseconds) and always starts from the same clean state. The judge asks it to start a
+sandbox, passing the socket's other end, and to end one.
 
 In the sandbox, `serve` runs the cells that it receives and performs the judge's calls on the objects they made. A
 submission can take this code over; nothing depends on it being honest.

@@ -4,9 +4,9 @@ Five kinds, one class each. A question has its text, the right answer, *why each
 of the lesson that shows it, and its source. "How to write a question" in `curriculum/README.md` explains the format to
 authors.
 
-Invariants: every question that is read is complete, with every key known, present and of its type; every error names
-the file, the question, the problem and the fix. The tests check that a question is *true*: they follow the links, compute
-the numbers and run the code.
+Invariants: every question that is read is complete, with every key known, present and of its type; every error
+names the file, the question, the problem and the fix. The tests check that a question is *true*: they follow the
+links, compute the numbers and run the code.
 """
 
 from __future__ import annotations

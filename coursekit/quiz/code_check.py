@@ -3,8 +3,9 @@
     parent: run_check(question, source)  ->  python -m coursekit.quiz.code_check  <- one JSON object, one back
 
 The check is an exercise's, the same one that grades chapters 1 to 7, or the question's own `check`. Invariant: an
-answer that hangs, exits or crashes its process is a wrong answer with a reason, and never harms the quiz. It is the learner's
-own code on their own machine, so nothing is locked down; other people's code is graded by `coursekit.grade`.
+answer that hangs, exits or crashes its process is a wrong answer with a reason, and never harms the quiz. It is the
+learner's own code on their own machine, so nothing is locked down; other people's code is graded by
+`coursekit.grade`.
 """
 
 from __future__ import annotations
