@@ -22,6 +22,7 @@ from coursekit.build.freshness import changes, finish, finish_stubs, reason_to_e
 from coursekit.build.pictures import pictures_to_write
 from coursekit.build.percent import BuildError, is_code, is_ignored, read_notebook, tags, to_text
 from coursekit.build.targets import Target, extra_notebooks, targets
+from coursekit.build.wording import hits
 
 MAX_BYTES = 700_000
 MAX_IGNORED = 1 / 3
@@ -55,12 +56,14 @@ class Fault:
 
 
 def check(root: Path, names: list[str] | None = None) -> list[Fault]:
-    """Return all faults of the named notebooks. Without names: of all notebooks, including any without a source."""
+    """Return the faults of the named notebooks. Without names: of all notebooks, and of the wording (`wording.py`)."""
     faults = [fault for target in targets(root, names) for fault in check_target(target)]
     if not names:
         for path in extra_notebooks(root):
             remedy = "write its source under curriculum/, or delete it"
             faults.append(Fault(path.relative_to(root).as_posix(), "this notebook has no source", remedy))
+        for hit in hits(root):
+            faults.append(Fault(f"{hit.file}:{hit.line}", f"avoid {hit.word!r}", f"write {hit.replacement!r}"))
     for path in pictures_to_write(root):
         faults.append(
             Fault(path.relative_to(root).as_posix(), "differs from the picture in its notebook", REBUILD)
