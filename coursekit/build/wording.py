@@ -43,7 +43,7 @@ REPLACEMENTS = {
     r"what must hold": "invariants",
 }
 _PATTERNS = [
-    (re.compile(rf"\b(?:{words.replace(' ', '[ \\n]+')})\b", re.I), replacement)
+    (re.compile(r"\b(?:" + words.replace(" ", r"\s+") + r")\b", re.IGNORECASE), replacement)
     for words, replacement in REPLACEMENTS.items()
 ]
 _TEXT = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
