@@ -17,11 +17,17 @@ from pathlib import Path
 from coursekit import ROOT
 from coursekit.build.execute import CellError, execute
 from coursekit.build.faults import check
-from coursekit.build.freshness import depends_on, finish, finish_stubs, keep_ignored, reason_to_execute, with_outputs_of
-from coursekit.build.pictures import pictures_to_write
+from coursekit.build.freshness import (
+    depends_on,
+    finish,
+    finish_stubs,
+    keep_ignored,
+    reason_to_execute,
+    with_outputs_of,
+)
 from coursekit.build.percent import BuildError, is_code, read_notebook, to_text
+from coursekit.build.pictures import pictures_to_write
 from coursekit.build.targets import Target, targets
-
 
 
 def build(
@@ -161,14 +167,22 @@ def main(argv: list[str]) -> int:
         "names", nargs="*", help="notebooks to build, such as 07 or 07_batched_decode (default: all)"
     )
     parser.add_argument(
-        "--check", action="store_true", help="execute nothing; list every fault and exit with 1 if there is any"
+        "--check",
+        action="store_true",
+        help="execute nothing; list every fault and exit with 1 if there is any",
     )
     parser.add_argument(
-        "--refresh", action="store_true", help="execute again and renew the outputs that nbval does not compare"
+        "--refresh",
+        action="store_true",
+        help="execute again and renew the outputs that nbval does not compare",
     )
     parser.add_argument("--force", action="store_true", help="execute every notebook, changed or not")
     parser.add_argument(
-        "--timeout", type=float, default=300, metavar="S", help="time limit per cell in seconds (default: 300)"
+        "--timeout",
+        type=float,
+        default=300,
+        metavar="S",
+        help="time limit per cell in seconds (default: 300)",
     )
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

@@ -111,7 +111,9 @@ def execute(
         except (asyncio.CancelledError, DeadKernelError):
             if client.stopped:
                 raise KeyboardInterrupt from None
-            raise CellError(current, "the notebook kernel died (out of memory, or a crash in compiled code)") from None
+            raise CellError(
+                current, "the notebook kernel died (out of memory, or a crash in compiled code)"
+            ) from None
     number = 0
     for cell in filter(is_code, notebook.cells):
         if cell.execution_count is not None:

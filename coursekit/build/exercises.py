@@ -21,9 +21,9 @@ import nbformat
 import yaml  # type: ignore[import-untyped]
 from nbformat import NotebookNode
 
+from coursekit.build.percent import METADATA, BuildError, first_lines, notebook_from_text
 from coursekit.cells import Cell, grade_id
 from coursekit.checks.framework import Exercise, exercise
-from coursekit.build.percent import METADATA, BuildError, first_lines, notebook_from_text
 
 FIELDS = {
     "title": str, "objective": str, "difficulty": int, "importance": int, "minutes": int, "lines": int,

@@ -18,9 +18,16 @@ from urllib.parse import unquote
 from nbformat import NotebookNode
 
 from coursekit.build.execute import WIDGET
-from coursekit.build.freshness import changes, finish, finish_stubs, reason_to_execute, same_code, with_outputs_of
-from coursekit.build.pictures import pictures_to_write
+from coursekit.build.freshness import (
+    changes,
+    finish,
+    finish_stubs,
+    reason_to_execute,
+    same_code,
+    with_outputs_of,
+)
 from coursekit.build.percent import BuildError, is_code, is_ignored, read_notebook, tags, to_text
+from coursekit.build.pictures import pictures_to_write
 from coursekit.build.targets import Target, extra_notebooks, targets
 from coursekit.build.wording import hits
 
@@ -63,7 +70,9 @@ def check(root: Path, names: list[str] | None = None) -> list[Fault]:
             remedy = "write its source under curriculum/, or delete it"
             faults.append(Fault(path.relative_to(root).as_posix(), "this notebook has no source", remedy))
         for hit in hits(root):
-            faults.append(Fault(f"{hit.file}:{hit.line}", f"avoid {hit.word!r}", f"write {hit.replacement!r}"))
+            faults.append(
+                Fault(f"{hit.file}:{hit.line}", f"avoid {hit.word!r}", f"write {hit.replacement!r}")
+            )
     for path in pictures_to_write(root):
         faults.append(
             Fault(path.relative_to(root).as_posix(), "differs from the picture in its notebook", REBUILD)
@@ -136,7 +145,9 @@ def _in_whole(notebook: NotebookNode, target: Target) -> Iterator[Fault]:
     code = [cell for cell in notebook.cells if is_code(cell)]
     ignored = [cell for cell in code if is_ignored(cell)]
     if len(ignored) > MAX_IGNORED * len(code):
-        what = f"{len(ignored)} of {len(code)} code cells are not compared by nbval, which is more than a third"
+        what = (
+            f"{len(ignored)} of {len(code)} code cells are not compared by nbval, which is more than a third"
+        )
         yield Fault("", what, "move comparable results (`paged == dense: True`) into cells without the tag")
     widgets = notebook.metadata.get("widgets")
     if widgets is not None and "state" not in dict(widgets).get(WIDGET_STATE, {}):
@@ -161,9 +172,7 @@ def _in_cell(cell: NotebookNode, target: Target) -> Iterator[Fault]:
             "", f"nbval does not know the tag {odd[0]!r}", f"use one of {', '.join(sorted(NBVAL_TAGS))}"
         )
     if re.search(r"^\s*#\s*(?:NBVAL_|PYTEST_VALIDATE_)", cell.source, re.M):
-        yield Fault(
-            "", "a comment overrides nbval's tags", "use a tag in the cell's `# %%` line"
-        )
+        yield Fault("", "a comment overrides nbval's tags", "use a tag in the cell's `# %%` line")
     if cell.execution_count is None:
         yield Fault("", "this cell was never run", REBUILD)
         return
@@ -184,7 +193,9 @@ def _error_or_not(cell: NotebookNode) -> Iterator[Fault]:
         )
     if raising and not errors:
         yield Fault(
-            "", "this cell is tagged raises-exception but raised nothing", "remove the tag, or make the cell raise"
+            "",
+            "this cell is tagged raises-exception but raised nothing",
+            "remove the tag, or make the cell raise",
         )
 
 
@@ -220,7 +231,9 @@ def _in_output(output: NotebookNode, root: Path) -> Iterator[Fault]:
         described = output.metadata.get(kind, {}).get("alt") or output.metadata.get("alt")
         if kind.startswith("image/") and not str(described or "").strip():
             yield Fault(
-                "", "a picture has no alt text", "show it with `coursekit.views.style.display_figure(fig, alt=…)`"
+                "",
+                "a picture has no alt text",
+                "show it with `coursekit.views.style.display_figure(fig, alt=…)`",
             )
     yield from _pictures_in_text(
         "\n".join(str(data.get(kind, "")) for kind in ("text/html", "text/markdown"))

@@ -29,7 +29,9 @@ OPENED = platformdirs.user_state_path("paged-attention-course") / "hints.json"
 
 def main(arguments: list[str]) -> int:
     """Check the chapters' exercises; exit code 0 if all are solved, 1 if not, 2 for an unknown chapter."""
-    parser = argparse.ArgumentParser(prog="course.py check", description="Check the answers in your saved notebooks.")
+    parser = argparse.ArgumentParser(
+        prog="course.py check", description="Check the answers in your saved notebooks."
+    )
     parser.add_argument("chapter", nargs="?", help="chapter number, such as 2 (default: all chapters)")
     parser.add_argument("--folder", type=Path, default=ROOT / "exercises", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -68,9 +68,7 @@ def port_number(text: str) -> int:
 def main(arguments: list[str]) -> int:
     """Start JupyterLab and wait until it exits."""
     parser = argparse.ArgumentParser(prog="course.py lab", description="Open the course in JupyterLab.")
-    parser.add_argument(
-        "chapter", nargs="?", default="0", help="chapter number, such as 7 (default: 0)"
-    )
+    parser.add_argument("chapter", nargs="?", default="0", help="chapter number, such as 7 (default: 0)")
     parser.add_argument(
         "--no-browser", action="store_true", help="print the address instead of opening a browser"
     )

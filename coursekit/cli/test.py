@@ -119,9 +119,7 @@ def main(arguments: list[str]) -> int:
         prog="course.py test",
         description="Run every test. Arguments after -- go to pytest for the tests in tests/.",
     )
-    parser.add_argument(
-        "--fast", action="store_true", help="skip tests marked slow and the notebooks"
-    )
+    parser.add_argument("--fast", action="store_true", help="skip tests marked slow and the notebooks")
     options = parser.parse_args(own)
     results = [run(step) for step in steps(fast=options.fast, pytest_arguments=rest)]
     print("\n" + "\n".join(summary(results)), flush=True)

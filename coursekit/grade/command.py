@@ -47,7 +47,9 @@ def find_jobs(places: list[Path], chapter: str | None) -> list[Job]:
     seen: Counter[str] = Counter()
     unique = []
     for job in jobs:
-        name = "".join(c if c.isprintable() else "?" for c in job.student)  # the name is printed and written to files
+        name = "".join(
+            c if c.isprintable() else "?" for c in job.student
+        )  # the name is printed and written to files
         seen[name] += 1
         unique.append(Job(f"{name} ({seen[name]})" if seen[name] > 1 else name, job.path))
     return unique
@@ -96,9 +98,13 @@ def main(arguments: list[str]) -> int:
     """Grade and write the report; exit code 0 if all were graded, 1 if some could not be, 2 for a bad request."""
     parser = argparse.ArgumentParser(prog="course.py grade", description="Grade submitted notebooks.")
     parser.add_argument("places", nargs="+", type=Path, help="folders (one per student) or notebooks")
-    parser.add_argument("--out", type=Path, default=Path("report"), help="folder for the report (default: report)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("report"), help="folder for the report (default: report)"
+    )
     parser.add_argument("--chapter", help="chapter number (default: the chapter of most submissions)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)"
+    )
     parser.add_argument("--seconds", type=float, default=10, help="time limit per exercise (default: 10)")
     parser.add_argument("--memory", type=int, default=1024, metavar="MB", help="memory limit (default: 1024)")
     parser.add_argument("--seed", type=int, help="seed from a grades.json, to repeat that run")
@@ -125,7 +131,9 @@ def main(arguments: list[str]) -> int:
                 _progress(len(results), len(jobs), started, result)
     except KeyboardInterrupt:
         interrupted = True
-        print(f"\nInterrupted: the report covers the {len(results)} of {len(jobs)} submissions graded so far.")
+        print(
+            f"\nInterrupted: the report covers the {len(results)} of {len(jobs)} submissions graded so far."
+        )
     order = {job.student: number for number, job in enumerate(jobs)}
     results.sort(key=lambda result: order[result.student])
     write_report(options.out, book, results, {"seed": seed, "limits": limits, "complete": not interrupted})
@@ -190,7 +198,9 @@ def _grade(job: Job) -> StudentResult:
     try:
         return _judge.grade(read_submission(job.path, job.student, _judge.book))
     except Exception as error:  # noqa: BLE001  one submission must not stop the others
-        return failed(job, _judge.book, f"the grader failed on this submission: {type(error).__name__}: {error}")
+        return failed(
+            job, _judge.book, f"the grader failed on this submission: {type(error).__name__}: {error}"
+        )
 
 
 def _as_ready(futures: dict[Future[StudentResult], Job]) -> Iterator[tuple[Job, StudentResult | None]]:

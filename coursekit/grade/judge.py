@@ -94,7 +94,9 @@ class Judge:
                 verdict = again
                 notes.append(f"Graded together with the reference's answers to {', '.join(task.needs)}.")
         if blocked:
-            notes.append(f"Ran with the reference's version of {', '.join(blocked)}, which is not solved yet.")
+            notes.append(
+                f"Ran with the reference's version of {', '.join(blocked)}, which is not solved yet."
+            )
         return ExerciseResult(verdict, notes, blocked)
 
     def _judge(self, submission: Submission, task: Exercise, passed: set[str], notes: list[str]) -> Verdict:

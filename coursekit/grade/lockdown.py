@@ -139,7 +139,10 @@ def _seccomp(libc: Any) -> bool:
     code = [(load, 0, 0, 4), (equal, 1, 0, audit_code), (end, 0, 0, deny), (load, 0, 0, 0)]
     for number in numbers:
         code += [(equal, 0, 1, number), (end, 0, 0, deny)]
-    code += [(equal, 0, 1, _CLONE3), (end, 0, 0, unknown)]  # its flags cannot be inspected; libc falls back to clone
+    code += [
+        (equal, 0, 1, _CLONE3),
+        (end, 0, 0, unknown),
+    ]  # its flags cannot be inspected; libc falls back to clone
     code += [(equal, 0, 3, clone), (load, 0, 0, 16), (has_bit, 1, 0, _CLONE_THREAD), (end, 0, 0, deny)]
     code += [(end, 0, 0, allow)]
     program = b"".join(struct.pack("HBBI", *line) for line in code)

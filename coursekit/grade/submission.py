@@ -46,7 +46,9 @@ def load_book(root: Path, chapter: str) -> Book:
 
     found = sources(root)
     if chapter.zfill(2) not in found:
-        raise NoSuchChapter(f"chapter {chapter} has no exercises; those that have: {', '.join(found) or 'none'}")
+        raise NoSuchChapter(
+            f"chapter {chapter} has no exercises; those that have: {', '.join(found) or 'none'}"
+        )
     path = found[chapter.zfill(2)]
     return Book(chapter.zfill(2), path.stem, tuple(cells_of(path.read_text(encoding="utf-8"))[0]))
 
@@ -80,7 +82,7 @@ def read_submission(path: Path, student: str, book: Book) -> Submission:
         added = any(found.before.values()) or any(found.after.values())
         if others and book.chapter not in others:
             found.problem = (
-                f"wrong chapter: this notebook has exercises of chapter {', '.join(others)}, not {book.chapter}"
+                f"wrong chapter: this one has exercises of chapter {', '.join(others)}, not {book.chapter}"
             )
         elif not added:
             found.problem = "no answers: the notebook has no exercise cell and no code of its own"

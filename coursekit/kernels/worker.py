@@ -23,7 +23,7 @@ from coursekit.kernels.lab import Access
 from paged_ref.verify.compile_report import Compiled, compile_function
 
 NEEDS_TRITON = (
-    "(This needs Triton, which has no package for this system: see the output stored in the course's notebook.)"
+    "(This needs Triton, which has no package for this system: see the output stored in the notebook.)"
 )
 
 

@@ -87,7 +87,9 @@ def estimate(answers: Iterable[Answer], topics: Iterable[str] = ()) -> tuple[Est
         seen = (
             likelihood.get(answer.topic, np.ones_like(GRID)) * p**answer.score * (1 - p) ** (1 - answer.score)
         )
-        likelihood[answer.topic] = seen / seen.max()  # a product of hundreds of factors below 1 would underflow to 0
+        likelihood[answer.topic] = (
+            seen / seen.max()
+        )  # a product of hundreds of factors below 1 would underflow to 0
         count[answer.topic] = count.get(answer.topic, 0) + 1
     # The evidence of each topic about the general ability: its own ability is summed out.
     message = {topic: _NEAR @ seen for topic, seen in likelihood.items()}

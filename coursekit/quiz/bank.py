@@ -178,7 +178,9 @@ def load_bank(folder: Path = FOLDER) -> Bank:
                 raise BankError(f"{path.name}: topic {key!r} has another title in an earlier file")
         for question in found:
             if question.id in questions:
-                raise BankError(f"{path.name}: the id {question.id!r} is already used; every question needs its own id")
+                raise BankError(
+                    f"{path.name}: the id {question.id!r} is already used; every question needs its own id"
+                )
             questions[question.id] = question
     if not questions:
         raise BankError(f"{folder}: there are no questions (NN_name.toml)")
@@ -291,9 +293,7 @@ def _look_at(where: str, question: Question, topics: dict[str, str]) -> None:
         if not 0 <= question.tolerance <= 0.1:
             raise BankError(f"{where}: tolerance = {question.tolerance}, it must be from 0 to 0.1 (relative)")
     if isinstance(question, Code) and bool(question.exercise) == bool(question.check):
-        raise BankError(
-            f"{where}: give either an exercise whose check judges it or its own check, not both"
-        )
+        raise BankError(f"{where}: give either an exercise whose check judges it or its own check, not both")
     if isinstance(question, Code) and question.check and not question.names:
         raise BankError(f"{where}: names must list the names that are passed to the check")
     if isinstance(question, Open) and not 3 <= len(question.rubric) <= 6:

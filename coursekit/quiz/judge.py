@@ -194,7 +194,9 @@ def read_number(typed: str, unit: str) -> tuple[float, bool]:
             return value, False
     if theirs and theirs.rstrip("s") != mine.rstrip("s"):
         raise Unclear(
-            f"Please answer in {unit}, not in {word}." if unit else f"Please give a plain number, without {word!r}."
+            f"Please answer in {unit}, not in {word}."
+            if unit
+            else f"Please give a plain number, without {word!r}."
         )
     return value, False
 

@@ -101,7 +101,9 @@ def load(path: Path | None = None) -> Progress:
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError):
             return Progress(
-                None, [], f"{path} cannot be read ({error.strerror}): this session runs without saved progress."
+                None,
+                [],
+                f"{path} cannot be read ({error.strerror}): this session runs without saved progress.",
             )
         text = ""
     try:
@@ -116,7 +118,9 @@ def load(path: Path | None = None) -> Progress:
     except OSError as failed:
         return Progress(None, [], f"{path} is damaged and cannot be moved ({failed}): progress is off.")
     return Progress(
-        path, [], f"The file with your progress is damaged. It was renamed to {aside}, and a new one was started."
+        path,
+        [],
+        f"The file with your progress is damaged. It was renamed to {aside}, and a new one was started.",
     )
 
 

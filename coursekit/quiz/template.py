@@ -95,7 +95,9 @@ def _evaluate(question: Number, key: str, expression: str, names: dict[str, Any]
 def _number(question: Number, key: str, expression: str, names: dict[str, Any]) -> int | float:
     value = _evaluate(question, key, expression, names)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BankError(f"question {question.id!r}: {key} {expression!r} gives {value!r}, which is not a number")
+        raise BankError(
+            f"question {question.id!r}: {key} {expression!r} gives {value!r}, which is not a number"
+        )
     return int(value) if float(value).is_integer() else value
 
 

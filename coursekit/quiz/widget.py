@@ -86,7 +86,9 @@ class Trainer:
         if level is not None and str(level) not in dict(levels).values():
             levels.append((f"levels {level}", str(level)))
         start = (_ALL if topic is None else str(topic), _ALL if level is None else str(level))
-        choose(bank, progress, *(None if value == _ALL else value for value in start))  # raises if they are invalid
+        choose(
+            bank, progress, *(None if value == _ALL else value for value in start)
+        )  # raises if they are invalid
         style = {"description_width": "initial"}
         self.topic = widgets.Dropdown(description="About", options=topics, value=start[0], style=style)
         self.level = widgets.Dropdown(description="of", options=levels, value=start[1], style=style)

@@ -105,9 +105,7 @@ class Snapshot:
         slots = f"slots {block * self.block_size} to {(block + 1) * self.block_size - 1}"
         holders = self.holders_of(block)
         if not holders:
-            state = (
-                "not held, but the prefix cache can still find it" if self.cached[block] else "free"
-            )
+            state = "not held, but the prefix cache can still find it" if self.cached[block] else "free"
             return f"Block {block} ({slots}): {state}"
         who = " and ".join(f"{name_of(number)} as its logical block {logical}" for number, logical in holders)
         filled = int(self.written[block].sum())

@@ -143,7 +143,9 @@ class History:
 def pick_block(snapshot: Snapshot, selected: int, title: str = "") -> None:
     """Show the map with one block framed, and below it the blocks as buttons: a click shows the block's holders."""
     pool_map(snapshot, title, selected).show()
-    text = f"a button for each block that shows its holders; in the picture above, block {selected} is selected"
+    text = (
+        f"a button for each block that shows its holders; in the picture above, block {selected} is selected"
+    )
     display_widget(block_buttons(snapshot, selected, title), text)
 
 

@@ -221,9 +221,7 @@ class Timeline:
 
     def _summary(self) -> str:
         preempted = ", ".join(f"{name_of(request)} in step {step}" for step, request in self.preemptions)
-        return (
-            f"{len(self.requests)} requests in {len(self.moments)} steps; preempted: {preempted or 'none'}"
-        )
+        return f"{len(self.requests)} requests in {len(self.moments)} steps; preempted: {preempted or 'none'}"
 
     def _alt(self) -> str:
         rows = []

@@ -28,7 +28,9 @@ def waste_bars(bars: Mapping[str, Mapping[str, float]], title: str, unit: str = 
     """
     for name, parts in bars.items():
         if unknown := sorted(set(parts) - set(PARTS)):
-            raise ValueError(f"waste_bars: {name} has the unknown part {unknown[0]!r}; known: {', '.join(PARTS)}")
+            raise ValueError(
+                f"waste_bars: {name} has the unknown part {unknown[0]!r}; known: {', '.join(PARTS)}"
+            )
         if min(parts.values(), default=0) < 0 or not sum(parts.values()):
             raise ValueError(f"waste_bars: {name} is {dict(parts)}: amounts must be 0 or more, and not all 0")
     fig, axes = figure(width=8, height=1.3 + 0.5 * len(bars))
@@ -58,7 +60,9 @@ def waste_bars(bars: Mapping[str, Mapping[str, float]], title: str, unit: str = 
     fig.legend(loc="outside lower center", ncols=len(used))
     said = [f"{name}: {_said(parts)} of {sum(parts.values()):,.0f} {unit}" for name, parts in bars.items()]
     shares = {name: parts.get("tokens", 0) / sum(parts.values()) for name, parts in bars.items()}
-    summary = "Fraction that holds tokens: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+    summary = "Fraction that holds tokens: " + ", ".join(
+        f"{name} {share:.1%}" for name, share in shares.items()
+    )
     return Picture(fig, alt=f"Stacked bars. {'; '.join(said)}.", summary=f"{summary}.")
 
 

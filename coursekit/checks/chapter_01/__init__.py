@@ -39,7 +39,9 @@ _ROUNDED_UP = 2  # an element of 4 bits stored in a whole byte
 
 def _config(rng: Random, bits: int) -> dict[str, int]:
     kv_heads = rng.choice([2, 4, 6])
-    heads = kv_heads * rng.choice([3, 5, 7])  # no factor of 2 or 8: so every misconception gives a different value
+    heads = kv_heads * rng.choice(
+        [3, 5, 7]
+    )  # no factor of 2 or 8: so every misconception gives a different value
     return {"num_layers": rng.choice([24, 33, 40]), "num_heads": heads, "num_kv_heads": kv_heads,
             "head_dim": rng.choice([64, 96, 128]), "bits": bits}  # fmt: skip
 

@@ -35,7 +35,13 @@ _WRONG_SLOTS: dict[str, Callable[[list[int], int, int], int]] = {
 
 @SLOT.part("slots through a shuffled table", points=4)
 def _slots(rng: Random, slot: Any) -> None:
-    for block_size in (4, 16, 1, 5, rng.randint(2, 32)):  # 4 first: with it every misconception returns valid integers
+    for block_size in (
+        4,
+        16,
+        1,
+        5,
+        rng.randint(2, 32),
+    ):  # 4 first: with it every misconception returns valid integers
         blocks = rng.sample(range(8, 60), 7)
         tokens = range(7 * block_size)
         right = [blocks[i // block_size] * block_size + i % block_size for i in tokens]

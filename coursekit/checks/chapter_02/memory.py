@@ -57,7 +57,9 @@ class _Model:
         if len(ids) != n or not known or len(set(ids)) != n:
             raise Wrong("bad-ids", f"{self.told()}: expected {n} ids, got {show(ids)}.")
         if both := sorted(set(ids) & set(self.out)):
-            raise Wrong("live-block", f"{self.told()}: got {show(ids)}, but block {both[0]} is already allocated.")
+            raise Wrong(
+                "live-block", f"{self.told()}: got {show(ids)}, but block {both[0]} is already allocated."
+            )
         self.out += ids
         return ids
 

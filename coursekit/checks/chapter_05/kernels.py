@@ -11,9 +11,7 @@ import numpy as np
 from coursekit.checks.answers import AnswerRaised
 from coursekit.checks.framework import Exercise, Wrong
 
-OUT_OF_BOUNDS = (
-    "An address is outside of the array: compare each stride with the shape, the last axis first."
-)
+OUT_OF_BOUNDS = "An address is outside of the array: compare each stride with the shape, the last axis first."
 SLOW = 3.0  # Triton's interpreter is slow
 
 LOAD = Exercise(

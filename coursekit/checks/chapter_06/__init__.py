@@ -206,8 +206,22 @@ def _queue(rng: Random, schedule: Any) -> None:
     one = _request(a, 8, 7, 4)
     cases: list[_Case] = [
         ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 20, 100, 4, 8),
-        ([one], [_waiting(b, 4), _waiting(c, 40), _waiting(d, 4)], 6, 20, 4, 8),  # the large one blocks the queue
-        ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 5, 100, 4, 8),  # 2 and 2, and one for growth
+        (
+            [one],
+            [_waiting(b, 4), _waiting(c, 40), _waiting(d, 4)],
+            6,
+            20,
+            4,
+            8,
+        ),  # the large one blocks the queue
+        (
+            [one],
+            [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)],
+            5,
+            100,
+            4,
+            8,
+        ),  # 2 and 2, and one for growth
         ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 6, 100, 4, 8),
         ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 20, 100, 4, 3),  # three sequences
         ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 20, 9, 4, 8),  # the budget ends with one

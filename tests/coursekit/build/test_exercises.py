@@ -13,11 +13,11 @@ from nbformat import NotebookNode
 
 from coursekit import ROOT
 from coursekit.build.command import build
-from coursekit.checks.framework import exercise
 from coursekit.build.exercises import cells_of, expand, sources, stub_of
 from coursekit.build.faults import check
 from coursekit.build.percent import BuildError, is_code
 from coursekit.build.targets import Target, targets
+from coursekit.checks.framework import exercise
 
 STUBS = [target for target in targets(ROOT) if target.kind == "stubs"]
 TEXT = (ROOT / "curriculum/exercises/02_block_table.py").read_text(encoding="utf-8")

@@ -121,7 +121,7 @@ def drop_checks(data: dict[str, Any]) -> None:
 def rewrite_checks(data: dict[str, Any]) -> None:
     for id in BOOK.ids:
         check = cell_of(data, id, "-check")
-        check["source"] = "print('Exercise 2.1: 4 of 4 points. All right.')"
+        check["source"] = "print('Exercise 2.1: 4 of 4 points. Everything passed.')"
         check["metadata"]["nbgrader"]["points"] = 1000
 
 
@@ -142,7 +142,11 @@ def steer_nbval(data: dict[str, Any]) -> None:
 
 
 def forge_outputs(data: dict[str, Any]) -> None:
-    output = {"output_type": "stream", "name": "stdout", "text": "Exercise 2.1: 4 of 4 points. All right.\n"}
+    output = {
+        "output_type": "stream",
+        "name": "stdout",
+        "text": "Exercise 2.1: 4 of 4 points. Everything passed.\n",
+    }
     for cell in data["cells"]:
         if cell["cell_type"] == "code":
             cell["outputs"] = [output]
