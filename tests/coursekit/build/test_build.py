@@ -166,7 +166,7 @@ def test_interrupted_it_writes_nothing(repo: Path) -> None:
     _, said = process.communicate(timeout=20)
     assert (process.returncode, said) == (
         130,
-        "\nInterrupted; the notebook being executed stays as it was.\n",
+        "\nInterrupted; the notebook that was running is unchanged.\n",
     )
     assert not path.exists()
 
@@ -323,18 +323,18 @@ def test_a_good_notebook_has_no_fault(repo: Path) -> None:
         (shown({"image/png": {"alt": " "}}, png=PNG, text="picture"), "a picture has no alt text"),
         (shown(html=f'<img src="data:image/png;base64,{PNG}">', text="x"), "a picture has no alt text"),
         (shown(html='<img src="a.png" alt="">', text="x"), "a picture has no alt text"),
-        (shown(**{VIEW: {"model_id": "ab"}}, text="[slider]"), "a widget is stored whose model is gone"),
-        (shown(text="IntSlider(value=3)"), "this widget reads as its constructor's call"),
-        (shown(text="VBox(children=(IntSlider(value=3),))"), "this widget reads as its constructor's call"),
-        (stream("cache in /home/ada/.cache/x\n"), "a path of one machine ('/home/ada')"),
-        (stream("'/Users/ada/x'\n"), "a path of one machine ('/Users/ada')"),
-        (stream("C:\\Users\\ada\n"), "a path of one machine ('C:\\\\Users\\\\')"),
-        (stream("at /" + "root/x\n"), "a path of one machine ('/" + "root"),
-        (stream("Python 3.11 in /ci/run/.venv\n"), "a path of one machine ('/ci/run/.venv')"),
-        (stream("(/tmp/abc)\n"), "a path of one machine ('/tmp/abc')"),
-        (stream("x/lib/python3.11/site-packages/numpy/a.py\n"), "a path of one machine"),
-        (stream(f"from {ROOT.anchor}\n" + sys.prefix + "/bin\n"), f"a path of one machine ({sys.prefix!r}"),
-        (shown(html="<p>/home/ada/x</p>", text="x"), "a path of one machine ('/home/ada')"),
+        (shown(**{VIEW: {"model_id": "ab"}}, text="[slider]"), "a stored widget cannot be shown"),
+        (shown(text="IntSlider(value=3)"), "this widget shows only its constructor call"),
+        (shown(text="VBox(children=(IntSlider(value=3),))"), "this widget shows only its constructor call"),
+        (stream("cache in /home/ada/.cache/x\n"), "a local path ('/home/ada')"),
+        (stream("'/Users/ada/x'\n"), "a local path ('/Users/ada')"),
+        (stream("C:\\Users\\ada\n"), "a local path ('C:\\\\Users\\\\')"),
+        (stream("at /" + "root/x\n"), "a local path ('/" + "root"),
+        (stream("Python 3.11 in /ci/run/.venv\n"), "a local path ('/ci/run/.venv')"),
+        (stream("(/tmp/abc)\n"), "a local path ('/tmp/abc')"),
+        (stream("x/lib/python3.11/site-packages/numpy/a.py\n"), "a local path"),
+        (stream(f"from {ROOT.anchor}\n" + sys.prefix + "/bin\n"), f"a local path ({sys.prefix!r}"),
+        (shown(html="<p>/home/ada/x</p>", text="x"), "a local path ('/home/ada')"),
     ],
 )
 def test_faults_of_an_output(repo: Path, output: dict[str, Any], named: str) -> None:
@@ -344,7 +344,7 @@ def test_faults_of_an_output(repo: Path, output: dict[str, Any], named: str) -> 
 
 
 def test_the_repository_s_own_path_is_found_wherever_it_is(repo: Path) -> None:
-    assert "a path of one machine" in forge(repo, stream(f"x={repo.resolve()}/notebooks\n"))[0]
+    assert "a local path" in forge(repo, stream(f"x={repo.resolve()}/notebooks\n"))[0]
 
 
 def set_markdown(text: str, cell: int = 0) -> Edit:
@@ -394,8 +394,8 @@ def time_stamp(notebook: Any) -> None:
         (swap_cells, "first in cell 3"),
         (retag, "first in cell 2"),
         (unrun, "cell 3 (curriculum/lessons/01_one.py:7): this cell was never run"),
-        (rename, "its metadata, cell ids or layout are not as the build writes them"),
-        (time_stamp, "its metadata, cell ids or layout are not as the build writes them"),
+        (rename, "its metadata, cell ids or layout differ from the build's"),
+        (time_stamp, "its metadata, cell ids or layout differ from the build's"),
         (
             in_metadata(language_info={"name": "python", "version": "3.11.2"}),
             "its metadata, cell ids or layout",
@@ -404,7 +404,7 @@ def time_stamp(notebook: Any) -> None:
             in_metadata(widgets={"state": {}}),
             "its widget state lacks the key application/vnd.jupyter.widget-state+json",
         ),
-        (in_metadata(author={"file": "/home/ada/x"}), "its metadata has a path of one machine"),
+        (in_metadata(author={"file": "/home/ada/x"}), "its metadata has a local path"),
     ],
 )
 def test_faults_of_a_notebook_edited_by_hand(repo: Path, edit: Edit, named: str) -> None:
@@ -432,10 +432,10 @@ def test_a_missing_an_extra_and_a_broken_notebook_are_named(repo: Path) -> None:
         ("print(1)", "", "this cell prints, but no output is stored"),
         ("x = 2\nx", "", "this cell prints, but no output is stored"),
         ("show.display_figure(f)", "", "this cell prints, but no output is stored"),
-        ("tell()", RAISES, "this cell is tagged raises-exception and raised nothing"),
+        ("tell()", RAISES, "this cell is tagged raises-exception but raised nothing"),
         ("tell()", 'tags=["nbval_ignore_output"]', "nbval does not know the tag 'nbval_ignore_output'"),
-        ("# NBVAL_IGNORE_OUTPUT\ntell()", "", "a comment steers nbval"),
-        (f"open('{sys.prefix}/x')", "", "its source has a path of one machine"),
+        ("# NBVAL_IGNORE_OUTPUT\ntell()", "", "a comment overrides nbval's tags"),
+        (f"open('{sys.prefix}/x')", "", "its source has a local path"),
     ],
 )
 def test_faults_of_a_cell(repo: Path, code: str, tags: str, named: str) -> None:

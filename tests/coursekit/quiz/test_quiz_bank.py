@@ -356,7 +356,7 @@ source = "a paper"
         ),
         ('["that", "because"]', '["that"]', "wrong must be a list of pairs"),
         ("[topics]", "[subjects]", "unknown key 'subjects'"),
-        ('t = "A topic"', "", "[topics] must give at least one topic its title"),
+        ('t = "A topic"', "", "[topics] must have at least one topic with a title"),
         ('lesson = "01_fragmentation"', "", "lesson is missing"),
         ('kind = "choice"', 'kind = "open"', "of kind open has no 'wrong'"),
         ("[[question]]", "[[question]", "01_x.toml: "),
@@ -377,7 +377,7 @@ def test_faults_between_files(tmp_path: Path) -> None:
         load_bank(tmp_path)
     (tmp_path / "01_x.toml").write_text(GOOD)
     (tmp_path / "01_y.toml").write_text(GOOD)
-    with pytest.raises(BankError, match="the id '1-good' is taken"):
+    with pytest.raises(BankError, match="the id '1-good' is already used"):
         load_bank(tmp_path)
     (tmp_path / "01_y.toml").write_text(GOOD.replace("1-good", "1-two").replace("A topic", "Another"))
     with pytest.raises(BankError, match="topic 't' has another title"):

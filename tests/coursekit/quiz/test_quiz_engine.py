@@ -210,7 +210,7 @@ def test_an_exam_spreads_over_topics_and_levels() -> None:
     assert set(topics) == set(BANK.topics) and max(topics.values()) - min(topics.values()) <= 2
     assert [q.level for q in questions] == sorted(q.level for q in questions)
     for length in (0, len(BANK) + 1):
-        with pytest.raises(ValueError, match=f"there are {len(BANK)} to choose from"):
+        with pytest.raises(ValueError, match=f"there are only {len(BANK)} to choose from"):
             session.exam(BANK, Progress(), BANK, length)
 
 
@@ -273,7 +273,7 @@ def test_a_code_answer_runs_in_a_process_of_its_own() -> None:
     assert isinstance(question, Code)
     assert run_check(question, question.answer) == (True, "")
     passed, message = run_check(question, question.code)
-    assert not passed and message.startswith("The blocks of the prompt are rounded down")
+    assert not passed and message.startswith("The prompt's blocks were rounded down")
     for source, said in (
         ("import os; os._exit(0)", "ended its process"),
         ("while True: pass", "did not come to an end within 3 s"),
@@ -417,7 +417,7 @@ def test_a_path_that_is_a_folder_is_said(tmp_path: Path) -> None:
     memory = Progress(tmp_path / "file" / "p.json")
     (tmp_path / "file").write_text("")
     memory.add(RECORD)
-    assert "cannot be kept" in memory.notice
+    assert "cannot be saved" in memory.notice
 
 
 # ---- where one stands, and exports
@@ -425,7 +425,7 @@ def test_a_path_that_is_a_folder_is_said(tmp_path: Path) -> None:
 
 def test_weak_topics_come_first_and_are_named() -> None:
     memory = Progress()
-    assert report.lines(BANK, memory) == ["Nothing has been answered yet."]
+    assert report.lines(BANK, memory) == ["You have not answered any questions yet."]
     for topic, score in (("pool", 0.0), ("sizing", 1.0)):
         for _ in range(4):
             memory.add(Record("", "x", topic, 3, score, 0.0, "test"))

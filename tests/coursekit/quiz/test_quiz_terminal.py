@@ -175,7 +175,7 @@ def answer(screen: Terminal) -> bool:
         lines = list(zip(code.code.splitlines(), code.answer.splitlines(), strict=True))
         number = next(i for i, pair in enumerate(lines) if pair[0] != pair[1])
         screen.type(str(number + 1))
-        screen.wait_for("as it should be> ")
+        screen.wait_for(", corrected> ")
         screen.type(lines[number][1].strip())
         screen.wait_for("✓ Right")
     else:
@@ -349,12 +349,12 @@ def test_cards_progress_and_forget(
     assert quiz.main(["--cards", str(cards)]) == 0 and f"{len(BANK)} cards" in capsys.readouterr().out
     assert cards.read_text(encoding="utf-8").startswith("#separator:tab\n")
     assert quiz.main(["--progress"]) == 0
-    assert "Nothing has been answered yet." in capsys.readouterr().out
+    assert "You have not answered any questions yet." in capsys.readouterr().out
     piped("--ask", "2-one-table", answers="?\n")
     quiz.main(["--progress"])
     assert "Block tables and slots: level" in capsys.readouterr().out
     assert quiz.main(["--forget"]) == 0 and not own_progress.exists()
-    assert quiz.main(["--forget"]) == 0 and "nothing to forget" in capsys.readouterr().out
+    assert quiz.main(["--forget"]) == 0 and "no saved progress" in capsys.readouterr().out
 
 
 def test_a_damaged_file_is_said_and_the_test_goes_on(own_progress: Path) -> None:
@@ -425,7 +425,7 @@ def test_an_output_that_is_closed_ends_it_without_a_traceback(own_progress: Path
         done = subprocess.run(
             ["sh", "-c", shell, sys.executable], capture_output=True, text=True, cwd=ROOT, input=""
         )
-        assert done.returncode == 2 and done.stderr.startswith("quiz: it needs a standard input")
+        assert done.returncode == 2 and done.stderr.startswith("quiz: standard input")
 
 
 @POSIX

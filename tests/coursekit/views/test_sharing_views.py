@@ -52,7 +52,7 @@ def test_the_tree_holds_what_a_pool_holds(seed: int) -> None:
     assert sum(beams.versions(prompt, parents, size)) == physical
     picture = fork_view.beam_tree(prompt, parents, size)
     assert picture.summary.startswith(f"{physical} physical blocks for {logical} table entries")
-    assert f"{physical} blocks are held" in picture.fig.axes[0].get_title("left")
+    assert f"{physical} blocks held" in picture.fig.axes[0].get_title("left")
 
 
 def test_dropped_beams_are_pale_and_living_ones_are_not() -> None:

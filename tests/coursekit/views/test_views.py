@@ -68,7 +68,7 @@ def test_a_block_is_told_in_words(busy: Snapshot) -> None:
         "4 of 4 slots hold a token"
     )
     assert busy.block_words(9).endswith("held by B as its logical block 1; 2 of 4 slots hold a token")
-    assert busy.block_words(3).endswith("nobody holds it, but the prefix cache can still find it")
+    assert busy.block_words(3).endswith("not held, but the prefix cache can still find it")
     assert busy.block_words(0) == "Block 0 (slots 0 to 3): free"
 
 
@@ -81,7 +81,7 @@ def test_the_map_says_who_holds_what(busy: Snapshot) -> None:
     labels = [text.get_text() for text in picture.fig.axes[0].texts]
     assert labels.count("A+C") == 2 and labels.count("B") == 2
     names = [text.get_text() for text in picture.fig.legends[0].get_texts()]
-    assert names == ["holds a token", "held, empty", "free", "shared", "free, still findable"]
+    assert names == ["holds a token", "held, empty", "free", "shared", "free, still cached"]
 
 
 def test_the_map_of_an_empty_and_of_a_full_pool() -> None:
@@ -176,7 +176,7 @@ def test_waste_bars_refuse_nonsense(bars: dict[str, dict[str, float]], message: 
 def test_growth_and_the_curve_say_what_they_draw() -> None:
     picture = waste_view.growth(range(3, 10), 4)
     assert picture.summary.startswith("A block is taken with token 5 and 9;")
-    assert [t.get_text() for t in picture.fig.axes[0].texts] == ["a block is taken"] * 2
+    assert [t.get_text() for t in picture.fig.axes[0].texts] == ["a block is allocated"] * 2
     names = [text.get_text() for text in picture.fig.legends[0].get_texts()]
     assert names == ["holds a token", "the newest token", "held, empty"]
     curve = waste_view.waste_curve("trace", [8, 16, 32], [0.01, 0.03, 0.06], [40, 20, 10], 0.04)
