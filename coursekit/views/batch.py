@@ -80,5 +80,5 @@ def step_picture(batch: StepBatch, title: str, block_size: int) -> Picture:
         alt=f"A row of {starts[-1]} boxes, one colour for each sequence; sampled rows, framed: "
         f"{', '.join(map(str, batch.sample_rows))}. {said}.",
         summary=f"{title}: {starts[-1]} tokens of {len(lens)} sequences, none padded; a rectangle would have "
-        f"{len(counts) * max(counts)} places.",
+        f"{len(counts) * max(counts)}.",
     )

@@ -123,7 +123,7 @@ def load_bars(versions: Mapping[str, Loads], fewest: int) -> Picture:
     right.set_xlabel("in the longest program")
     right.tick_params(axis="y", length=0)
     said = "; ".join(
-        f"{name}: {share:.2f} times, {number} rounds"
+        f"{name}: {share:.2f}×, {number} rounds"
         for name, share, number in zip(versions, shares, steps, strict=True)
     )
     first, last = next(iter(versions)), list(versions)[-1]

@@ -178,5 +178,5 @@ def race(moments: Sequence[Moment], start: int, title: str) -> Picture:
     return Picture(
         fig,
         alt=f"Two threads and one count that starts at {start}: {', '.join(said)}. The count is {count} at the end.",
-        summary=f"{title}: {writes} holders were added, but the count rose by {count - start}.",
+        summary=f"{title}: {writes} holders were added, and the count rose by {count - start}.",
     )

@@ -145,7 +145,7 @@ class Timeline:
         for kind in KINDS:
             who = {request: box for request, box in sorted(moment.boxes.items()) if box.kind == kind}
             if kind in ("prefill", "again") and who:
-                verb = "prefills" if kind == "prefill" else "computes again"
+                verb = "prefills" if kind == "prefill" else "recomputes"
                 parts += [f"{name_of(r)} {verb} {box.tokens} tokens" for r, box in who.items()]
             elif who:
                 parts.append(f"{', '.join(map(name_of, who))} {said[kind][len(who) > 1]}")

@@ -14,8 +14,8 @@ from coursekit.views.style import to_png
 def test_it_starts_at_the_articles_example() -> None:
     picture = estimate(**START)
     assert "327,680 bytes per token" in picture.alt
-    assert "2.68 GB per request, 89.6% of it wasted at its end, 162 requests at once" in picture.alt
-    assert "283 MB per request, 1.6% of it wasted at its end, 1,536 requests at once" in picture.alt
+    assert "2.68 GB per request, 89.6% of it wasted when it ends, 162 requests at once" in picture.alt
+    assert "283 MB per request, 1.6% of it wasted when it ends, 1,536 requests at once" in picture.alt
     assert "162 requests at once with reservations, 1,536 with blocks (9.5 times)" in picture.summary
 
 

@@ -90,7 +90,7 @@ def test_the_words_name_the_machine_and_the_figures() -> None:
     assert "uniform in float32, paged_ref: 60 tokens/s" in picture.alt
     assert "takes 50 ms: products 60%" in picture.alt and "products alone take 25 ms" in picture.alt
     # 60 against 30, 80 against 40
-    assert "float32: 2.0 to 2.0 times" in picture.summary
+    assert "float32: 2.0× to 2.0×" in picture.summary
     written = [text.get_text() for text in picture.fig.texts]
     assert any("CPU, made up" in text for text in written), "the machine stands in the picture, too"
 

@@ -75,7 +75,7 @@ def test_a_block_is_told_in_words(busy: Snapshot) -> None:
 def test_the_map_says_who_holds_what(busy: Snapshot) -> None:
     picture = pool_view.pool_map(busy)
     assert "A holds blocks 7, 1, 4 for 11 tokens" in picture.alt
-    assert "shared: blocks 1, 7; free but findable by the prefix cache: block 3" in picture.alt
+    assert "shared: blocks 1, 7; free but still in the prefix cache: block 3" in picture.alt
     assert "20 of 64 slots hold a token" in picture.summary
     assert pool_view.pool_map(busy, selected=9).summary == f"{busy.block_words(9)}."
     labels = [text.get_text() for text in picture.fig.axes[0].texts]
@@ -158,7 +158,7 @@ def test_waste_bars_are_shares_of_each_bar() -> None:
     picture = waste_view.waste_bars(
         {"reserved": {"tokens": 1, "reserved": 3}, "paged": {"tokens": 9, "internal": 1}}, "Waste"
     )
-    assert picture.summary == "Share that holds tokens: reserved 25.0%, paged 90.0%."
+    assert picture.summary == "Fraction that holds tokens: reserved 25.0%, paged 90.0%."
     assert "reserved: tokens 25.0%, reserved 75.0% of 4 slots" in picture.alt
     drawn = {round(float(bar.get_width()), 3) for bar in picture.fig.axes[0].patches}
     assert {0.25, 0.75, 0.9, 0.1} <= drawn
@@ -175,7 +175,7 @@ def test_waste_bars_refuse_nonsense(bars: dict[str, dict[str, float]], message: 
 
 def test_growth_and_the_curve_say_what_they_draw() -> None:
     picture = waste_view.growth(range(3, 10), 4)
-    assert picture.summary.startswith("A block is taken with token 5 and 9;")
+    assert picture.summary.startswith("A block is allocated with token 5 and 9;")
     assert [t.get_text() for t in picture.fig.axes[0].texts] == ["a block is allocated"] * 2
     names = [text.get_text() for text in picture.fig.legends[0].get_texts()]
     assert names == ["holds a token", "the newest token", "held, empty"]
