@@ -110,14 +110,14 @@ def test_words_that_the_course_s_kernels_do_without(kernels: Kernels) -> None:
         (
             [6, 9, 4],
             0,
-            "program (1, 0, 0) reads outside of `x_ptr`, which has 24 numbers: at offset 27 and 2 more",
+            "program (1, 0, 0) reads outside of `x_ptr`, which has 24 elements: at offset 27 and 2 more",
         ),
         (
             [-1, 1, 4],
             0,
-            "program (0, 0, 0) reads outside of `x_ptr`, which has 24 numbers: at offset -3 and 2 more",
+            "program (0, 0, 0) reads outside of `x_ptr`, which has 24 elements: at offset -3 and 2 more",
         ),
-        ([6, 1, 7], 1, "program (2, 0, 0) reads outside of `x_ptr`, which has 24 numbers: at offset 24"),
+        ([6, 1, 7], 1, "program (2, 0, 0) reads outside of `x_ptr`, which has 24 elements: at offset 24"),
     ],
 )
 def test_an_address_outside_is_an_error_that_names_it(
