@@ -1,8 +1,9 @@
 """Checks on the built notebooks: each fault names the file, the cell, the problem and the fix.
 
 Nothing is executed: every rule looks at the notebook, its source, and the hashes of its dependencies. nbval, which runs
-each cell and compares its output, finds different faults. An output that is only out of date passes nbval and fails
-here, and so do a local path and a picture without alt text. An output that no longer matches the code fails nbval.
+each cell and compares its output, finds other faults: an output that no longer matches the code passes here and fails
+in nbval, while a local path or a picture without alt text fails here and passes in nbval. `wording.py` adds the words to
+avoid.
 """
 
 from __future__ import annotations
@@ -70,9 +71,7 @@ def check(root: Path, names: list[str] | None = None) -> list[Fault]:
             remedy = "write its source under curriculum/, or delete it"
             faults.append(Fault(path.relative_to(root).as_posix(), "this notebook has no source", remedy))
         for hit in hits(root):
-            faults.append(
-                Fault(f"{hit.file}:{hit.line}", f"avoid {hit.word!r}", f"write {hit.replacement!r}")
-            )
+            faults.append(Fault(f"{hit.file}:{hit.line}", f"avoid {hit.word!r}", f"use: {hit.replacement}"))
     for path in pictures_to_write(root):
         faults.append(
             Fault(path.relative_to(root).as_posix(), "differs from the picture in its notebook", REBUILD)

@@ -29,14 +29,14 @@ _AMOUNTS = r"(?:tokens|bytes|bits|requests|steps|operations|blocks|flops|[KMGT]i
 # Pattern (a space matches any white space, line breaks and comment signs included) → the replacement.
 REPLACEMENTS = {
     r"mend(?:s|ed|ing)?": "fix",
-    r"whoever": "the name of the person or the request",
+    r"whoever": "the noun (the request, the reader)",
     r"in vain": "wasted",
     r"foreign memory": "out-of-bounds memory",
     rf"{_AMOUNTS} a second(?! time)": "per second",
     r"bytes a token": "bytes per token",
     r"(?:gives?|gave|given|giving) way": "is preempted",
-    r"an engine once": "the project, release and PR number",
-    r"in print": "the paper and section",
+    r"an engine once": "the source: project, release and PR number",
+    r"in print": "the source: paper and section",
     r"matrix products?": "matmul, or matrix multiplication at first mention",
     r"newcomers?": "new request",
     r"can make nothing of": "could not interpret",

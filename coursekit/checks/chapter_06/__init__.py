@@ -143,7 +143,7 @@ def _copy(case: _Case) -> tuple[Any, ...]:
 def _told(requests: list[_Request]) -> str:
     """Describe requests briefly: `A 7 of 8 (2 blocks)` has computed 7 of its 8 tokens and holds 2 blocks."""
     words = [f"{r['id']} {r['computed']} of {r['tokens']} ({r['blocks']} blocks)" for r in requests]
-    return ", ".join(words) or "nobody"
+    return ", ".join(words) or "none"
 
 
 def _names(rng: Random) -> list[str]:

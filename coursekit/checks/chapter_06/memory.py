@@ -125,7 +125,7 @@ def _run(Server: Any, num_blocks: int, size: int, jobs: list[tuple[str, list[int
         server.step()
         got = _Got(server)
         if key := _explain(expected, got, before, lengths):
-            lost = expected.preempted or "nobody"
+            lost = expected.preempted or "none"
             right = f"running {expected.running}, waiting {expected.waiting}, preempted {lost}"
             raise Wrong(
                 key,

@@ -60,7 +60,7 @@ def test_code_and_longer_words_are_left_alone(tmp_path: Path, text: str) -> None
 def test_the_check_names_file_line_word_and_replacement(tmp_path: Path) -> None:
     plant(tmp_path, "README.md", "# Title\n\nTokens a\nsecond.\n")
     assert [str(fault) for fault in check(tmp_path)] == [
-        "README.md:3: avoid 'Tokens a second'. Write 'per second'."
+        "README.md:3: avoid 'Tokens a second'. Use: per second."
     ]
 
 
