@@ -1,9 +1,9 @@
 """Checks on the built notebooks: each fault names the file, the cell, the problem and the fix.
 
-Nothing is executed: every rule looks at the notebook, its source, and the hashes of its dependencies. nbval, which runs
-each cell and compares its output, finds other faults: an output that no longer matches the code passes here and fails
-in nbval, while a local path or a picture without alt text fails here and passes in nbval. `wording.py` adds the words to
-avoid.
+Nothing is executed: every rule looks at the notebook, its source, and the hashes of its dependencies. nbval, which
+runs each cell and compares its output, finds other faults: an output that no longer matches the code passes here and
+fails in nbval, while a local path or a picture without alt text fails here and passes in nbval. `wording.py` adds the
+words to avoid.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def _refuse(rng: Random, BlockPool: Any) -> None:
     n = model.num_free + 1
     call = f"{model.told()}; pool.allocate({n})"
     must_raise(partial(model.pool.allocate, n), "OutOfBlocks", "not-refused", call)
-    model.story.append(f"pool.allocate({n}), refused")
+    model.story.append(f"pool.allocate({n}), rejected")
     model.counted("half-done")
     model.allocate(model.num_free)
     model.free(ids[:2])
@@ -127,7 +127,7 @@ def _refuse(rng: Random, BlockPool: Any) -> None:
     for twice in ([ids[0]], [ids[2], ids[2]], [ids[3], ids[1]]):
         call = f"{model.told()}; pool.free({twice})"
         must_raise(partial(model.pool.free, list(twice)), "ValueError", "double-free", call)
-        model.story.append(f"pool.free({twice}), refused")
+        model.story.append(f"pool.free({twice}), rejected")
         model.counted("half-freed")
 
 

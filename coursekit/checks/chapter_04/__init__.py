@@ -152,7 +152,7 @@ def _refused(rng: Random, BlockPool: Any, BlockTable: Any) -> None:
         method = getattr(family.pool, name)
         call = f"{family.told()}; pool.{name}({blocks})"
         must_raise(partial(method, list(blocks)), "ValueError", "not-refused", call)
-        family.story.append(f"pool.{name}({blocks}), refused")
+        family.story.append(f"pool.{name}({blocks}), rejected")
         family.counts("half-done", "half-done")
     family.release("a")
     family.release("b")
@@ -279,7 +279,7 @@ class _Texts:
         must_raise(
             partial(self.append_, self.tables[name], self.memory, 99), "OutOfBlocks", "not-refused", call
         )
-        self.story.append(f"append({name}), refused")
+        self.story.append(f"append({name}), rejected")
         after = self.state()
         parts = ("(blocks, num_tokens) of the tables", "reference counts", "free blocks", "memory")
         for part, was, now in zip(parts, before, after, strict=True):
