@@ -248,7 +248,7 @@ def _machine(place: str, text: str, root: Path, homes: bool = True) -> Iterator[
     parts += [_HOMES, _INSTALLED] if homes else []
     if match := re.search("|".join(parts), text) if parts else None:
         remedy = "print only the file's name, or a path relative to the repository"
-        yield Fault("", f"{place} contains a local path ({match[0]!r})", remedy)
+        yield Fault("", f"{place} has a local path ({match[0]!r})", remedy)
 
 
 def _pictures_in_text(text: str) -> Iterator[Fault]:

@@ -418,7 +418,7 @@ def test_a_missing_an_extra_and_a_broken_notebook_are_named(repo: Path) -> None:
     assert [str(fault) for fault in check(repo)] == [
         "notebooks/01_one.ipynb: the notebook of curriculum/lessons/01_one.py is missing. "
         "Run `python3 course.py build`.",
-        "notebooks/09_own.ipynb: no source makes this notebook. "
+        "notebooks/09_own.ipynb: this notebook has no source. "
         "Write its source under curriculum/, or delete it.",
     ]
     for text in ("", "{}", "[]", '{"nbformat": 4, "cells": 3}', "<<<<<<< HEAD"):
@@ -472,15 +472,15 @@ def test_faults_of_the_whole(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert faults_of(links) == []
     assert (
-        "cell 2 (curriculum/lessons/01_one.py:4): a link leads nowhere ('02.ipynb')"
+        "cell 2 (curriculum/lessons/01_one.py:4): a link is broken ('02.ipynb')"
         in (faults_of(TITLE + "\n# %% [markdown]\n# [next](02.ipynb#part)\n")[0])
     )
     third = TITLE + f"\n# %% {IGNORE}\nx = 1\n" + "\n# %%\nx = 1\n" * 2
     assert faults_of(third) == []
     more = third + f"\n# %% {IGNORE}\nx = 1\n"
-    assert "2 of 4 code cells are not compared by nbval, more than a third" in faults_of(more)[0]
+    assert "2 of 4 code cells are not compared by nbval, which is more than a third" in faults_of(more)[0]
     monkeypatch.setattr(faults, "MAX_BYTES", 1000)
-    assert "it is 1 KB, more than" in faults_of(third + "\n# %%\nx = 1\n" * 3)[0]
+    assert "it is 1 KB, over the limit of" in faults_of(third + "\n# %%\nx = 1\n" * 3)[0]
 
 
 def test_the_command_says_each_fault_and_fails(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
