@@ -65,7 +65,7 @@ def test_the_walk_tells_what_is_read_and_who_has_the_weight() -> None:
     assert (
         "tokens 4 to 5; of the 6 tokens read so far, token 5 has the largest weight, 0.81" in way(2).summary
     )
-    assert "in the order in which they are read: 5, then 2." in way(2).alt
+    assert "in reading order: 5, then 2." in way(2).alt
     with pytest.raises(IndexError, match="step 3: the sequence has 2 blocks"):
         way(3)
 

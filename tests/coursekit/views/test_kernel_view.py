@@ -69,7 +69,7 @@ def test_the_roof_is_the_lower_of_two() -> None:
     picture = roofline("A device", peak=100e12, bandwidth=1e12, points=points)
     assert "meet at 100 operations per byte" in picture.alt
     assert (
-        "decode: 1 operations a byte, waits for memory, roof 1 TFLOP/s, of which it reaches 50%"
+        "decode: 1 operations per byte, limited by memory, roof 1 TFLOP/s, of which it reaches 50%"
         in picture.alt
     )
     assert "prefill: 1e+03 operations per byte, limited by arithmetic, roof 100 TFLOP/s" in picture.alt
