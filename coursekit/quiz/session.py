@@ -165,9 +165,7 @@ def exam(
     rng = random.Random(seed)
     left = list(choices)
     if not 1 <= length <= len(left):
-        raise ValueError(
-            f"an exam of {length} questions is too long: there are only {len(left)} to choose from"
-        )
+        raise ValueError(f"an exam of {length} questions: there are {len(left)} to choose from")
     rng.shuffle(left)
     chosen: list[Question] = []
     topics: Counter[str] = Counter()

@@ -149,7 +149,7 @@ def test_a_cell_that_takes_too_long_or_kills_its_kernel_fails(repo: Path) -> Non
     dead = lesson(repo, TITLE + "\n# %%\nimport os\nos._exit(3)\n", "02_dead")
     failures = build(repo, timeout=1)
     assert "01_one.py:4: cell 2: the cell ran longer than 1 s" in failures[0]
-    assert "02_dead.py:4: cell 2: the kernel died" in failures[1]
+    assert "02_dead.py:4: cell 2: the notebook kernel died" in failures[1]
     assert not slow.exists() and not dead.exists()
 
 
@@ -188,7 +188,7 @@ def test_names_select_notebooks_and_a_wrong_one_is_told(
     for name in ("2", "02", "02_two", "notebooks/02_two.ipynb", "curriculum/lessons/02_two.py"):
         assert [target.name for target in targets(repo, [name])] == ["02_two"]
     assert main(["--root", str(repo), "--check", "03"]) == 2
-    assert "no source is called '03'; there are: 01_one, 02_two" in capsys.readouterr().err
+    assert "there is no source named '03'; the sources are: 01_one, 02_two" in capsys.readouterr().err
 
 
 # --- what a notebook depends on ---
@@ -253,7 +253,7 @@ def test_a_file_named_in_the_header_is_depended_on(repo: Path) -> None:
     lesson(repo, header.replace("[data", "[[data") + TITLE)
     (failure,) = build(repo)
     assert failure.startswith(
-        "curriculum/lessons/01_one.py: the header between the `# ---` lines is not YAML"
+        "curriculum/lessons/01_one.py: the header between the `# ---` lines is not valid YAML"
     )
 
 

@@ -210,7 +210,7 @@ def test_an_exam_spreads_over_topics_and_levels() -> None:
     assert set(topics) == set(BANK.topics) and max(topics.values()) - min(topics.values()) <= 2
     assert [q.level for q in questions] == sorted(q.level for q in questions)
     for length in (0, len(BANK) + 1):
-        with pytest.raises(ValueError, match=f"there are only {len(BANK)} to choose from"):
+        with pytest.raises(ValueError, match=f"there are {len(BANK)} to choose from"):
             session.exam(BANK, Progress(), BANK, length)
 
 
@@ -276,7 +276,7 @@ def test_a_code_answer_runs_in_a_process_of_its_own() -> None:
     assert not passed and message.startswith("The prompt's blocks were rounded down")
     for source, said in (
         ("import os; os._exit(0)", "ended its process"),
-        ("while True: pass", "did not come to an end within 3 s"),
+        ("while True: pass", "did not finish within 3 s"),
         ("x = 1", "must still define admit"),
         ("def admit(", "SyntaxError"),
         ("print('{\"passed\": true}')\nraise SystemExit", "ended its process"),

@@ -180,7 +180,7 @@ def answer(screen: Terminal) -> bool:
         screen.wait_for("✓ Right")
     else:
         screen.type("many")
-        screen.wait_for("A (plain )?number, please")
+        screen.wait_for("Please give a (plain )?number")
         screen.type("?")
         screen.wait_for("The answer is")
         return False
@@ -196,7 +196,7 @@ def test_ctrl_c_at_a_prompt_keeps_what_was_answered(terminal: list[Terminal], ow
     screen.type("?")
     screen.wait_for(r"2 of 5 · ")
     screen.wait_for(r"> ")
-    screen.interrupt(r"Stopped after 1 of 5 questions; the answers are kept\.")
+    screen.interrupt(r"Stopped after 1 of 5 questions; your answers are saved\.")
     assert screen.end() == 130 and "Traceback" not in screen.text
     assert len(progress.load(own_progress).records) == 1
 
@@ -220,7 +220,7 @@ def test_over_a_pipe_it_reads_and_prints_lines(own_progress: Path) -> None:
     assert done.returncode == 0 and done.stderr == "" and "\x1b" not in done.stdout
     for said in (
         "1 of 1 · Block tables and slots · level 2",
-        "A letter from a to d, please.",
+        "Please give a letter from a to d.",
         "✗ Not right.",
         "The answer is ",
         "One, which serves every layer.",
@@ -242,7 +242,7 @@ def test_a_wrong_option_is_told_why() -> None:
 
 def test_a_code_question_is_run_and_says_what_the_check_says() -> None:
     done = piped("--ask", "2-code-slot", answers="99\n4\nphysical = blocks[logical - 1]\n")
-    assert "The number of a line, from 1 to 6." in done.stdout
+    assert "Please give a line number from 1 to 6." in done.stdout
     assert (
         "✗ " in done.stdout
         and "expected" in done.stdout
@@ -379,10 +379,10 @@ def test_odd_answers_are_asked_for_again() -> None:
     long = "1" * 5000
     done = piped("--ask", "2-code-slot", answers=f"{long}\n²\n4\n\n0\n4\n?\n")
     assert done.returncode == 0 and done.stderr == "" and "Nothing was typed" in done.stdout
-    assert done.stdout.count("The number of a line, from 1 to 6.") == 3
+    assert done.stdout.count("Please give a line number from 1 to 6.") == 3
     done = piped("--ask", "1-bytes-per-token", answers=f"{long}\n🙂\n42 %\n?\n")
     assert done.returncode == 0 and done.stderr == ""
-    for said in ("That number is too large.", "A number, please, in B.", "In B, please, not in %."):
+    for said in ("That number is too large.", "Please give a number, in B.", "In B, please, not in %."):
         assert said in done.stdout
     done = piped("--ask", "2-open-block-size", answers="\n?\n" + "y\n" * 5)
     assert "Please type y for yes or n for no." in done.stdout and "5 of 5 points." in done.stdout
