@@ -261,7 +261,7 @@ def test_a_wrong_number_is_told_what_went_wrong() -> None:
     right = item.numbers.answer
     assert judge(item, f"{right / 1024} KiB").score == 1
     assert "Query heads were counted" in judge(item, str(right * item.numbers.values["group"])).reply
-    assert judge(item, str(right * 6)).reply == "It is 6 times too large."
+    assert judge(item, str(right * 6)).reply == "Your answer is 6 times too large."
     assert judge(item, str(right + 1)) == Verdict(0.0, "")
     share = ask(BANK["1-share-wasted"], 1)
     assert share.numbers is not None
