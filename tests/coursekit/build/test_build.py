@@ -149,7 +149,7 @@ def test_a_cell_that_takes_too_long_or_kills_its_kernel_fails(repo: Path) -> Non
     dead = lesson(repo, TITLE + "\n# %%\nimport os\nos._exit(3)\n", "02_dead")
     failures = build(repo, timeout=1)
     assert "01_one.py:4: cell 2: the cell ran longer than 1 s" in failures[0]
-    assert "02_dead.py:4: cell 2: the kernel died" in failures[1]
+    assert "02_dead.py:4: cell 2: the notebook kernel died" in failures[1]
     assert not slow.exists() and not dead.exists()
 
 
@@ -166,7 +166,7 @@ def test_interrupted_it_writes_nothing(repo: Path) -> None:
     _, said = process.communicate(timeout=20)
     assert (process.returncode, said) == (
         130,
-        "\nInterrupted; the notebook being executed stays as it was.\n",
+        "\nInterrupted; the notebook that was running is unchanged.\n",
     )
     assert not path.exists()
 
@@ -191,7 +191,7 @@ def test_names_select_notebooks_and_a_wrong_one_is_told(
     assert [target.name for target in targets(repo)] == ["01_one", "02_two", "10_ten"]
     assert [[t.name for t in targets(repo, [name])] for name in ("1", "10")] == [["01_one"], ["10_ten"]]
     assert main(["--root", str(repo), "--check", "03"]) == 2
-    assert "no source is called '03'; there are: 01_one, 02_two, 10_ten" in capsys.readouterr().err
+    assert "there is no source named '03'; the sources are: 01_one, 02_two, 10_ten" in capsys.readouterr().err
 
 
 # --- what a notebook depends on ---
@@ -320,7 +320,7 @@ def test_a_file_named_in_the_header_is_depended_on(repo: Path) -> None:
     lesson(repo, header.replace("[data", "[[data") + TITLE)
     (failure,) = build(repo)
     assert failure.startswith(
-        "curriculum/lessons/01_one.py: the header between the `# ---` lines is not YAML"
+        "curriculum/lessons/01_one.py: the header between the `# ---` lines is not valid YAML"
     )
 
 
@@ -390,18 +390,18 @@ def test_a_good_notebook_has_no_fault(repo: Path) -> None:
         (shown({"image/png": {"alt": " "}}, png=PNG, text="picture"), "a picture has no alt text"),
         (shown(html=f'<img src="data:image/png;base64,{PNG}">', text="x"), "a picture has no alt text"),
         (shown(html='<img src="a.png" alt="">', text="x"), "a picture has no alt text"),
-        (shown(**{VIEW: {"model_id": "ab"}}, text="[slider]"), "a widget is stored whose model is gone"),
-        (shown(text="IntSlider(value=3)"), "this widget reads as its constructor's call"),
-        (shown(text="VBox(children=(IntSlider(value=3),))"), "this widget reads as its constructor's call"),
-        (stream("cache in /home/ada/.cache/x\n"), "a path of one machine ('/home/ada')"),
-        (stream("'/Users/ada/x'\n"), "a path of one machine ('/Users/ada')"),
-        (stream("C:\\Users\\ada\n"), "a path of one machine ('C:\\\\Users\\\\')"),
-        (stream("at /" + "root/x\n"), "a path of one machine ('/" + "root"),
-        (stream("Python 3.11 in /ci/run/.venv\n"), "a path of one machine ('/ci/run/.venv')"),
-        (stream("(/tmp/abc)\n"), "a path of one machine ('/tmp/abc')"),
-        (stream("x/lib/python3.11/site-packages/numpy/a.py\n"), "a path of one machine"),
-        (stream(f"from {ROOT.anchor}\n" + sys.prefix + "/bin\n"), f"a path of one machine ({sys.prefix!r}"),
-        (shown(html="<p>/home/ada/x</p>", text="x"), "a path of one machine ('/home/ada')"),
+        (shown(**{VIEW: {"model_id": "ab"}}, text="[slider]"), "a stored widget cannot be shown"),
+        (shown(text="IntSlider(value=3)"), "this widget shows only its constructor call"),
+        (shown(text="VBox(children=(IntSlider(value=3),))"), "this widget shows only its constructor call"),
+        (stream("cache in /home/ada/.cache/x\n"), "a local path ('/home/ada')"),
+        (stream("'/Users/ada/x'\n"), "a local path ('/Users/ada')"),
+        (stream("C:\\Users\\ada\n"), "a local path ('C:\\\\Users\\\\')"),
+        (stream("at /" + "root/x\n"), "a local path ('/" + "root"),
+        (stream("Python 3.11 in /ci/run/.venv\n"), "a local path ('/ci/run/.venv')"),
+        (stream("(/tmp/abc)\n"), "a local path ('/tmp/abc')"),
+        (stream("x/lib/python3.11/site-packages/numpy/a.py\n"), "a local path"),
+        (stream(f"from {ROOT.anchor}\n" + sys.prefix + "/bin\n"), f"a local path ({sys.prefix!r}"),
+        (shown(html="<p>/home/ada/x</p>", text="x"), "a local path ('/home/ada')"),
     ],
 )
 def test_faults_of_an_output(repo: Path, output: dict[str, Any], named: str) -> None:
@@ -411,7 +411,7 @@ def test_faults_of_an_output(repo: Path, output: dict[str, Any], named: str) -> 
 
 
 def test_the_repository_s_own_path_is_found_wherever_it_is(repo: Path) -> None:
-    assert "a path of one machine" in forge(repo, stream(f"x={repo.resolve()}/notebooks\n"))[0]
+    assert "a local path" in forge(repo, stream(f"x={repo.resolve()}/notebooks\n"))[0]
 
 
 def set_markdown(text: str, cell: int = 0) -> Edit:
@@ -461,8 +461,8 @@ def time_stamp(notebook: Any) -> None:
         (swap_cells, "first in cell 3"),
         (retag, "first in cell 2"),
         (unrun, "cell 3 (curriculum/lessons/01_one.py:7): this cell was never run"),
-        (rename, "its metadata, cell ids or layout are not as the build writes them"),
-        (time_stamp, "its metadata, cell ids or layout are not as the build writes them"),
+        (rename, "its metadata, cell ids or layout differ from the build's"),
+        (time_stamp, "its metadata, cell ids or layout differ from the build's"),
         (
             in_metadata(language_info={"name": "python", "version": "3.11.2"}),
             "its metadata, cell ids or layout",
@@ -471,7 +471,7 @@ def time_stamp(notebook: Any) -> None:
             in_metadata(widgets={"state": {}}),
             "its widget state lacks the key application/vnd.jupyter.widget-state+json",
         ),
-        (in_metadata(author={"file": "/home/ada/x"}), "its metadata has a path of one machine"),
+        (in_metadata(author={"file": "/home/ada/x"}), "its metadata has a local path"),
     ],
 )
 def test_faults_of_a_notebook_edited_by_hand(repo: Path, edit: Edit, named: str) -> None:
@@ -485,7 +485,7 @@ def test_a_missing_an_extra_and_a_broken_notebook_are_named(repo: Path) -> None:
     assert [str(fault) for fault in check(repo)] == [
         "notebooks/01_one.ipynb: the notebook of curriculum/lessons/01_one.py is missing. "
         "Run `python3 course.py build`.",
-        "notebooks/09_own.ipynb: no source makes this notebook. "
+        "notebooks/09_own.ipynb: this notebook has no source. "
         "Write its source under curriculum/, or delete it.",
     ]
     for text in ("", "{}", "[]", '{"nbformat": 4, "cells": 3}', "<<<<<<< HEAD"):
@@ -499,10 +499,10 @@ def test_a_missing_an_extra_and_a_broken_notebook_are_named(repo: Path) -> None:
         ("print(1)", "", "this cell prints, but no output is stored"),
         ("x = 2\nx", "", "this cell prints, but no output is stored"),
         ("show.display_figure(f)", "", "this cell prints, but no output is stored"),
-        ("tell()", RAISES, "this cell is tagged raises-exception and raised nothing"),
+        ("tell()", RAISES, "this cell is tagged raises-exception but raised nothing"),
         ("tell()", 'tags=["nbval_ignore_output"]', "nbval does not know the tag 'nbval_ignore_output'"),
-        ("# NBVAL_IGNORE_OUTPUT\ntell()", "", "a comment steers nbval"),
-        (f"open('{sys.prefix}/x')", "", "its source has a path of one machine"),
+        ("# NBVAL_IGNORE_OUTPUT\ntell()", "", "a comment overrides nbval's tags"),
+        (f"open('{sys.prefix}/x')", "", "its source has a local path"),
     ],
 )
 def test_faults_of_a_cell(repo: Path, code: str, tags: str, named: str) -> None:
@@ -539,15 +539,15 @@ def test_faults_of_the_whole(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert faults_of(links) == []
     assert (
-        "cell 2 (curriculum/lessons/01_one.py:4): a link leads nowhere ('02.ipynb')"
+        "cell 2 (curriculum/lessons/01_one.py:4): a link is broken ('02.ipynb')"
         in (faults_of(TITLE + "\n# %% [markdown]\n# [next](02.ipynb#part)\n")[0])
     )
     third = TITLE + f"\n# %% {IGNORE}\nx = 1\n" + "\n# %%\nx = 1\n" * 2
     assert faults_of(third) == []
     more = third + f"\n# %% {IGNORE}\nx = 1\n"
-    assert "2 of 4 code cells are not compared by nbval, more than a third" in faults_of(more)[0]
+    assert "2 of 4 code cells are not compared by nbval, which is more than a third" in faults_of(more)[0]
     monkeypatch.setattr(faults, "MAX_BYTES", 1000)
-    assert "it is 1 KB, more than" in faults_of(third + "\n# %%\nx = 1\n" * 3)[0]
+    assert "it is 1 KB, over the limit of" in faults_of(third + "\n# %%\nx = 1\n" * 3)[0]
 
 
 def test_the_command_says_each_fault_and_fails(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:

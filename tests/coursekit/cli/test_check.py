@@ -48,9 +48,7 @@ def test_points_the_first_mistake_and_the_next_hint(
         write(tmp_path / "02_block_table.ipynb", notebook({"2.1": f"def slot(b, i, s):\n    return {wrong}"}))
         code, text = check(tmp_path, capsys)
         line = text.splitlines()[1]
-        assert code == 1 and line.startswith(
-            "  ✗ 2.1  0 of 4  The block's place in the table (logical) was taken"
-        )
+        assert code == 1 and line.startswith("  ✗ 2.1  0 of 4  The logical block number was used")
         open_now = {1: 1, 2: 1, 3: 2, 4: 3, 5: 3}[number]  # the same answer again opens nothing
         assert f"Hint {open_now} of 3: {hints[open_now - 1]}" in text
     write(tmp_path / "02_block_table.ipynb", notebook({"2.1": SLOT}))

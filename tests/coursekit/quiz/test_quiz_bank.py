@@ -346,17 +346,16 @@ source = "a paper"
             "kind = 'chioce', it must be one of choice, number, short, code, open",
         ),
         ('answer = "this"', "", "question '1-good': answer is missing"),
-        ('answer = "this"', 'answer = " "', "answer must be a text, and not an empty one"),
+        ('answer = "this"', 'answer = " "', "answer must be a non-empty text"),
         ("level = 1", "level = 6", "level = 6, it must be 1 to 5"),
         ("level = 1", "level = true", "level must be a whole number, not True"),
         ('topic = "t"', 'topic = "u"', "topic 'u' is not in the file's [topics]: t"),
-        ('id = "1-good"', 'id = "2-good"', "an id is the chapter's number and lower-case words, 1-like-this"),
+        ('id = "1-good"', 'id = "2-good"', "an id is the chapter's digit and lowercase words, 1-like-this"),
         (
-            'id = "1-good"',
-            'id = "10-good"',
-            "an id is the chapter's number and lower-case words, 1-like-this",
+            'source = "a paper"',
+            'source = "a paper"\nhint = "no"',
+            "a question of kind choice has no key 'hint'",
         ),
-        ('source = "a paper"', 'source = "a paper"\nhint = "no"', "a question of kind choice has no 'hint'"),
         (
             'wrong = [["that", "because"], ["those", "because"]]',
             'wrong = [["that", "why"]]',
@@ -364,9 +363,9 @@ source = "a paper"
         ),
         ('["that", "because"]', '["that"]', "wrong must be a list of pairs"),
         ("[topics]", "[subjects]", "unknown key 'subjects'"),
-        ('t = "A topic"', "", "[topics] must give at least one topic its title"),
+        ('t = "A topic"', "", "[topics] must have at least one topic with a title"),
         ('lesson = "01_fragmentation"', "", "lesson is missing"),
-        ('kind = "choice"', 'kind = "open"', "of kind open has no 'wrong'"),
+        ('kind = "choice"', 'kind = "open"', "of kind open has no key 'wrong'"),
         ("[[question]]", "[[question]", "01_x.toml: "),
     ],
 )
@@ -385,7 +384,7 @@ def test_faults_between_files(tmp_path: Path) -> None:
         load_bank(tmp_path)
     (tmp_path / "01_x.toml").write_text(GOOD)
     (tmp_path / "01_y.toml").write_text(GOOD)
-    with pytest.raises(BankError, match="the id '1-good' is taken"):
+    with pytest.raises(BankError, match="the id '1-good' is already used"):
         load_bank(tmp_path)
     (tmp_path / "01_y.toml").write_text(GOOD.replace("1-good", "1-two").replace("A topic", "Another"))
     with pytest.raises(BankError, match="topic 't' has another title"):
@@ -430,10 +429,10 @@ explanation = "{answer}"
     ("old", "new", "message"),
     [
         ('answer = "a"', 'answer = "b"', "answer 'b' raises NameError"),
-        ('answer = "a"', 'answer = "[a]"', "gives [1], which is no number"),
+        ('answer = "a"', 'answer = "[a]"', "gives [1], which is not a number"),
         ('stem = "{a}?"', 'stem = "{b}?"', "stem '{b}?': KeyError"),
         ('stem = "{a}?"', 'stem = "{a}?"\ngiven = "1/0"', "given raises ZeroDivisionError"),
-        ('stem = "{a}?"', 'stem = "{a}?"\nwhere = "a > 2"', "in 1000 draws `where` never held"),
+        ('stem = "{a}?"', 'stem = "{a}?"\nwhere = "a > 2"', "in 1000 draws `where` was never true"),
         ('"2 * a"', '"a"', "or a named mistake always gave the answer"),
     ],
 )
