@@ -20,7 +20,7 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse a command and run it; returns the exit status."""
+    """Parse a command and run it; return the exit status."""
     argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(
         prog="python -m paged_ref", description="PagedAttention, written to be read."

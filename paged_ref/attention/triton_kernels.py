@@ -398,7 +398,7 @@ def prefill_kernel(
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    ROWS: tl.constexpr,  # TOKENS * GROUP, padded to a power of two
+    ROWS: tl.constexpr,  # a power of two; ROWS // GROUP query tokens fit
     D: tl.constexpr,
     TILE: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
