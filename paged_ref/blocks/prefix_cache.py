@@ -111,9 +111,7 @@ class PrefixCache:
         by_block = self._by_block
         return [block for block in blocks if block in by_block]
 
-    def find(
-        self, parent: Entry | None, tokens: Sequence[int], extras: Hashable = None
-    ) -> Entry | None:
+    def find(self, parent: Entry | None, tokens: Sequence[int], extras: Hashable = None) -> Entry | None:
         """Return the entry for these tokens after `parent` (None: at the beginning of a sequence), or None."""
         return self._children(parent).get(self._key(parent, tuple(tokens), extras))
 
@@ -219,7 +217,9 @@ class PrefixCache:
         while pending:
             key, entry = pending.pop()
             if key != entry.key or self._children(entry.parent).get(key) is not entry:
-                raise AssertionError(f"block {entry.block} is not among its parent's children under its own key")
+                raise AssertionError(
+                    f"block {entry.block} is not among its parent's children under its own key"
+                )
             reached.append(entry)
             pending += entry.children.items()
         for entry in reached:

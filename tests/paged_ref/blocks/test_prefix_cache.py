@@ -108,7 +108,12 @@ def test_extras_and_tokens_are_never_taken_for_each_other() -> None:
     publish(cache, [1, 2], 2, [0])
     publish(cache, [1, 2], 2, [1], salt="")
     publish(cache, [1, 2], 2, [2], salt="a")
-    assert [blocks_of(cache.match([1, 2, 3], 2, salt)) for salt in (None, "", "a", "b")] == [[0], [1], [2], []]
+    assert [blocks_of(cache.match([1, 2, 3], 2, salt)) for salt in (None, "", "a", "b")] == [
+        [0],
+        [1],
+        [2],
+        [],
+    ]
     cache.check()
 
 
