@@ -155,6 +155,17 @@ class BlockPool:
                 self._free.remove(lost)
                 self._free.push_head(lost)
 
+    def forget_all(self) -> int:
+        """Empty the prefix cache, and return the number of blocks that were cached. Held blocks stay held."""
+        if self.prefix_cache is None:
+            return 0
+        blocks = self.prefix_cache.clear()
+        for block in blocks:
+            if self._ref_counts[block] == 0:
+                self._free.remove(block)
+                self._free.push_head(block)
+        return len(blocks)
+
     def free_blocks(self) -> list[int]:
         """Return the free blocks in the order in which `allocate` would take them, in time proportional to them."""
         return list(self._free)

@@ -53,6 +53,11 @@ class LockedBlockPool(BlockPool):
         with self._lock:
             super().forget(block)
 
+    def forget_all(self) -> int:
+        """Empty the prefix cache, as `BlockPool.forget_all` does."""
+        with self._lock:
+            return super().forget_all()
+
     def check(self) -> None:
         """As `BlockPool.check`."""
         with self._lock:

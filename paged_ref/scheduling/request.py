@@ -110,6 +110,7 @@ class Request:
         beam_search: the state of a beam search, or None. The beams are `sequences`; they move in lockstep.
         arrival_time, first_token_time, finish_time: seconds, by `time.perf_counter`.
         events: new tokens that a stream has not yielded yet; None if the request is not streamed.
+        error: why the engine aborted the request; None if it did not.
     """
 
     request_id: int
@@ -127,6 +128,7 @@ class Request:
     first_token_time: float | None = None
     finish_time: float | None = None
     events: deque[Any] | None = None
+    error: Exception | None = None
 
     @property
     def seniority(self) -> tuple[int, int]:

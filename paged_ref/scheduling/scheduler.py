@@ -209,6 +209,12 @@ class Scheduler:
             if request.status in (Status.RUNNING, Status.SWAPPED):
                 self._requeue(request, Status.WAITING)
 
+    def recompute_all(self) -> None:
+        """Free the blocks of every running and swapped request. They wait, and all their tokens are recomputed."""
+        for request in [*self.running, *self.waiting]:
+            if request.status in (Status.RUNNING, Status.SWAPPED):
+                self._requeue(request, Status.WAITING)
+
     def check(self) -> None:
         """Raise AssertionError if pools, tables and requests disagree. Takes time proportional to all of them."""
         self.manager.check([*self.running, *self.waiting])
