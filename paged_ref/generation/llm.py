@@ -124,7 +124,13 @@ class LLM:
         self.backend = choose_backend(next(self.model.model.parameters())) if backend == "auto" else backend
         load_backend(self.backend)
         num_blocks = choose_num_blocks(
-            self.model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens, kv_bytes, num_blocks
+            self.model,
+            block_size,
+            memory_fraction,
+            max_num_seqs,
+            max_num_batched_tokens,
+            kv_bytes,
+            num_blocks,
         )
         self.cache = self.model.new_cache(num_blocks, block_size)  # raises MemoryError if there is no room
         self.pool = TimedBlockPool(num_blocks, block_size, enable_prefix_caching)
@@ -183,7 +189,9 @@ class LLM:
         try:
             self._add_all(requests, prompts, sampling, with_events=True)
             yield None
-            while self._advance(requests):
+            running = True
+            while running:
+                running = self._advance(requests)  # False: another thread's step made the last events
                 for i, request in enumerate(requests):
                     while request.events:
                         yield StreamEvent(i, *request.events.popleft())

@@ -17,7 +17,6 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from ..sizing import blocks_for, human_bytes
-
 from .memory_limits import free_memory
 
 if TYPE_CHECKING:
@@ -161,9 +160,7 @@ def memory_budget(
     if model.device.type != "cuda":
         free = free_memory()
         limit = CPU_LIMIT if kv_bytes is None else kv_bytes
-        return Budget(
-            free.num_bytes, memory_fraction, 0, activations, 0, per_block, limit, free.limited_by
-        )
+        return Budget(free.num_bytes, memory_fraction, 0, activations, 0, per_block, limit, free.limited_by)
     import torch
 
     free_bytes, total = torch.cuda.mem_get_info(model.device)

@@ -86,4 +86,3 @@ class SamplingParams:
         wrong += [f"stop = {self.stop}"] * bool(self.stop)
         if wrong:
             raise ValueError(f"beam_width = {self.beam_width} cannot be combined with {', '.join(wrong)}")
-

@@ -47,6 +47,7 @@ class Sequence:
         cumulative_logprob: sum of the generated tokens' log-probabilities in the model's own distribution.
         finish_reason: "stop", "length", "abort", or None while it runs.
         detokenizer: turns new tokens into text; None if no text is needed.
+        last_token_time: the time of the last generated token by the metrics' clock; None before the first.
     """
 
     token_ids: list[int]
@@ -59,6 +60,7 @@ class Sequence:
     cumulative_logprob: float = 0.0
     finish_reason: str | None = None
     detokenizer: Detokenizer | None = None
+    last_token_time: float | None = None
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -87,6 +89,7 @@ class Sequence:
             self.num_published_blocks,
             self.cumulative_logprob,
             detokenizer=self.detokenizer.fork() if self.detokenizer else None,
+            last_token_time=self.last_token_time,
         )
 
     def forget_cache(self) -> None:

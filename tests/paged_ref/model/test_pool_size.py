@@ -109,7 +109,9 @@ def test_sizes_in_bytes_and_with_units(given: Any, expected: int, monkeypatch: p
               float("inf"), True, [1]],
 )  # fmt: skip
 def test_sizes_that_are_refused(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"^kv_bytes = .*whole number of bytes, 1 or more, or text like '512MB'"):
+    with pytest.raises(
+        ValueError, match=r"^kv_bytes = .*whole number of bytes, 1 or more, or text like '512MB'"
+    ):
         kv_bytes_setting(given)
     if isinstance(given, str) and given:
         monkeypatch.setenv("PAGED_REF_KV_BYTES", given)
@@ -140,9 +142,11 @@ def test_a_budget_and_a_number_of_blocks_must_agree() -> None:
     model = fake_model("cpu")
     assert choose_num_blocks(model, 16, 0.9, 64, 256, kv_bytes=10 * 163_840, num_blocks=10) == 10
     assert choose_num_blocks(model, 16, 0.9, 64, 256, num_blocks=10**9) == 10**9
-    with pytest.raises(ValueError, match=r"num_blocks = 11 needs 1.8 MB, but kv_bytes = 1638400 .* allows 10 blocks"):
+    with pytest.raises(
+        ValueError, match=r"num_blocks = 11 needs 1.8 MB, but kv_bytes = 1638400 .* allows 10 blocks"
+    ):
         choose_num_blocks(model, 16, 0.9, 64, 256, kv_bytes=10 * 163_840, num_blocks=11)
-    with pytest.raises(MemoryError, match="kv_bytes = 200000 .* is less than two blocks of 164 kB"):
+    with pytest.raises(MemoryError, match=r"kv_bytes = 200000 .* is less than two blocks of 164 kB"):
         choose_num_blocks(model, 16, 0.9, 64, 256, kv_bytes=200_000)
 
 

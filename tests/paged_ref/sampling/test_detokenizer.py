@@ -13,7 +13,26 @@ from transformers import PreTrainedTokenizerFast
 from paged_ref.sampling.detokenizer import Detokenizer
 
 SPECIAL = ["<s>", "</s>", "<|end|>"]
-WORDS = ["do", "n", "'", "t", "s", "m", "ve", "re", ".", ",", "?", "!", "it", "I", "hello", "n't", "'s", "'re"]
+WORDS = [
+    "do",
+    "n",
+    "'",
+    "t",
+    "s",
+    "m",
+    "ve",
+    "re",
+    ".",
+    ",",
+    "?",
+    "!",
+    "it",
+    "I",
+    "hello",
+    "n't",
+    "'s",
+    "'re",
+]
 
 
 def wrap(tokenizer: Tokenizer, **options: Any) -> PreTrainedTokenizerFast:
