@@ -21,7 +21,8 @@ def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def to_token_ids(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
     """Return the token ids of a string, of chat messages (by the tokenizer's chat template), or of a list of ids.
 
-    The tokenizer puts its start-of-sequence token before a string, unless the string begins with it (a rendered template).
+    The tokenizer puts its start-of-sequence token before a string, unless the string begins with it, as a rendered
+    template does.
 
     Raises:
         ValueError: no tokens, an id outside the vocabulary, text without a tokenizer, or not a prompt at all.
