@@ -53,7 +53,7 @@ RESULT: dict[str, Any] = {
             "dtype": "float32",
             "how": "fused layers",
             "num_seqs": 4,
-            "parts": {"products": 30.0, "attention": 10.0, "bookkeeping": 2.0, "the rest": 8.0},
+            "parts": {"matmuls": 30.0, "attention": 10.0, "bookkeeping": 2.0, "the rest": 8.0},
             "limit": 25.0,
         }
     ],
