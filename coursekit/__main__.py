@@ -12,6 +12,9 @@ import importlib.util
 import os
 import sys
 
+from coursekit import ROOT, course_command
+from paged_ref.utf8 import use_utf8
+
 WORDS = {
     "lab": ("coursekit.cli.lab", "open JupyterLab on the first notebook, or on a chapter's"),
     "test": ("coursekit.cli.test", "run every test and validate every notebook"),
@@ -22,6 +25,10 @@ WORDS = {
     "build": ("coursekit.build.command", "make the notebooks from curriculum/ (for authors)"),
     "bench": ("bench.__main__", "measure the reference implementation"),
 }
+
+
+# The others work on the course's own files, which an installed library does not bring.
+WITHOUT_THE_COURSE = ("doctor", "bench")
 
 
 def known_words() -> dict[str, tuple[str, str]]:
@@ -47,18 +54,27 @@ def check_word(word: str) -> str | None:
 def main(arguments: list[str]) -> int:
     """Hand the arguments to the first word's module."""
     word = arguments[0] if arguments else "help"
+    use_utf8()
+    os.environ.setdefault("COURSE_COMMAND", "python -m coursekit")  # course.py has set it already
     # Threads that wait for each other sleep instead of spinning. On a machine that others use too, spinning made a
     # decode step thirty times as slow. Notebook kernels and tests inherit this. A benchmark has the machine to itself.
     if word != "bench":
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if word in ("help", "-h", "--help"):
-        print("usage: python3 course.py WORD [ARGUMENTS]      (WORD --help explains one)\n")
+        print(f"usage: {course_command()} WORD [ARGUMENTS]      (WORD --help explains one)\n")
         for name, (_, purpose) in known_words().items():
             print(f"  {name:<8} {purpose}")
         return 0
     problem = check_word(word)
     if problem:
         print(problem, file=sys.stderr)
+        return 2
+    if word not in WITHOUT_THE_COURSE and not (ROOT / "curriculum").is_dir():
+        print(
+            f"{word} needs the course's notebooks, and this is the installed library without them: "
+            f"run it in a folder that holds the course's repository.",
+            file=sys.stderr,
+        )
         return 2
     module = importlib.import_module(known_words()[word][0])
     return int(module.main(arguments[1:]) or 0)

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from ..onednn import has_onednn, multiplies_bfloat16
+
 
 class Tuned:
     """What takes the place of a module's `forward` until `unpack`."""
@@ -132,10 +134,10 @@ def can_pack(module: nn.Module) -> bool:
     if type(module) is not nn.Linear or "forward" in vars(module) or module._forward_pre_hooks:
         return False
     weight = module.weight
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if weight.device.type != "cpu" or not has_onednn():
         return False
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     if weight.dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        return multiplies_bfloat16()
     return weight.dtype == torch.float32
