@@ -1,28 +1,28 @@
-"""The compiled loop behind the numba backend: attention that reads blocks where they lie (chapter 5).
+"""The compiled loop behind the numba backend: attention that reads blocks in place (chapter 5).
 
-Nothing is gathered: an address is computed from the block table, as a Triton kernel computes it, and the numbers at
+Nothing is gathered: an address is computed from the block table, as a Triton kernel computes it, and the elements at
 that address go straight into the running softmax.
 
     address of (token, KV head) = block_tables[token // block_size] * block stride
                                 + token % block_size                * slot stride
                                 + KV head                           * head stride
 
-Decode attention is bound by memory, so all there is to win is to read every byte once, in order, on every core. The
-query heads that share a KV head are served by one read of it. What a core does with a byte must then cost less than the
-byte: four keys a turn, four values a turn, an `exp` that is vectorised. The cores share the work evenly (see `_share`),
-even if there is one long sequence and many short ones.
+Decode attention is bound by memory, so the goal is to read every byte once, in order, on every core. One read of a KV
+head serves all query heads that share it. The arithmetic on a byte must then cost less than reading it: four keys at a
+time, four values at a time, a vectorised `exp`. The cores share the work evenly (see `_share`), even with one long
+sequence and many short ones.
 
-NumPy and numba have no bfloat16, and numba has no float16 on a CPU, so half-precision caches come as their bits in
-uint16, and `_widen` widens one block of one KV head at a time, a few kilobytes that stay in the first-level cache.
+NumPy and numba have no bfloat16, and numba has no float16 on a CPU, so half-precision caches arrive as their bits in
+uint16, and `_widen` widens one block of one KV head at a time: a few kilobytes that stay in the first-level cache.
 """
 
-# A compiled function takes its types from its first call. What its arguments are stands in its docstring.
+# A compiled function takes its types from its first call; its docstring describes the arguments.
 # ruff: noqa: ANN001, ANN202
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, prange, types
@@ -39,12 +39,57 @@ COMPILE: Any = {
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 
 
+class Caches(NamedTuple):
+    """The keys and values of one layer, flat over their memory, and where things lie in them.
+
+    keys, values: [all elements of the cache]: float32, or the bits of half-precision elements as uint16.
+    kind: FLOAT32, BFLOAT16 or FLOAT16.
+    block_k, slot_k, head_k, block_v, slot_v, head_v: strides in elements, from one block, slot or KV head to the next.
+    """
+
+    keys: Any
+    values: Any
+    kind: Any
+    block_size: Any
+    num_kv_heads: Any
+    block_k: Any
+    slot_k: Any
+    head_k: Any
+    block_v: Any
+    slot_v: Any
+    head_v: Any
+
+
+class Scoring(NamedTuple):
+    """How scores are made: the tokens a query sees at most, the factor on each score, the softcap (0: none)."""
+
+    window: Any
+    scale: Any
+    softcap: Any
+
+
+class Scratch(NamedTuple):
+    """One core's working memory.
+
+    scores [num_heads, block_size]; tile [block_size * head_dim], where half-precision rows are widened; bits, the same
+    memory as uint32; acc [num_heads, head_dim], the sum of exp(score - top) * value; top [num_heads], the largest
+    score; total [num_heads], the sum of exp(score - top). All float32 but bits.
+    """
+
+    scores: Any
+    tile: Any
+    bits: Any
+    acc: Any
+    top: Any
+    total: Any
+
+
 @njit(**COMPILE)
 def exp_of_negative(x):  # noqa: ANN201
-    """e ** x for x <= 0: a polynomial for the fraction of x * log2(e), and the rest as the exponent's bits.
+    """Return e ** x for x <= 0: a polynomial for the fraction of x * log2(e), and the whole part as exponent bits.
 
-    The library's exp takes one number at a time; this, in a loop, is vectorised.
-    Its relative error stays below 2e-7 + 8e-8 * |x|.
+    The library's exp takes one value at a time; in a loop, this one is vectorised. Its relative error stays below
+    2e-7 + 8e-8 * |x|.
     """
     twos = x * np.float32(1.4426950408889634)
     whole = np.floor(twos + np.float32(0.5))
@@ -62,7 +107,7 @@ def exp_of_negative(x):  # noqa: ANN201
 
 @njit(**COMPILE)
 def _widen(source, address, stride, rows, size, kind, tile, bits):
-    """Half-precision rows to float32, one after the other in `tile`; `bits` is `tile` seen as uint32.
+    """Widen half-precision rows to float32, one after the other in `tile`; `bits` is the same memory as uint32.
 
     bfloat16 is the upper half of a float32: shift. float16 has 5 bits of exponent, not 8: shift all but the sign into
     place, multiply by 2 ** (127 - 15), and restore sign, infinities and NaN. Three short loops, because each is
@@ -88,9 +133,9 @@ def _widen(source, address, stride, rows, size, kind, tile, bits):
 
 
 def _tile(source, address, stride, rows, size, kind, tile, bits):
-    """Some rows of one KV head as float32: (array, address of the first row, stride).
+    """Return some rows of one KV head as float32: (array, address of the first row, stride).
 
-    That is `source` itself, or `tile`, into which half-precision rows are widened.
+    The array is `source` itself, or `tile` with the half-precision rows widened into it.
     """
     if source.dtype == np.float32:
         return source, address, stride
@@ -100,7 +145,7 @@ def _tile(source, address, stride, rows, size, kind, tile, bits):
 
 @overload(_tile, inline="always")
 def _tile_compiled(source, address, stride, rows, size, kind, tile, bits):
-    """The same choice for compiled code, where it is made once, by the type of the cache."""
+    """Make the same choice when the loop is compiled, by the type of the cache."""
     if source.dtype == types.float32:
         return lambda source, address, stride, rows, size, kind, tile, bits: (source, address, stride)
 
@@ -167,17 +212,15 @@ def _add_weighted(acc, rescale, values, address, stride, rows, weights):
 
 
 @njit(**COMPILE)
-def _attend(query, caches, table, first, last, scale, softcap, scratch):
-    """One query token over its sequence's tokens first .. last - 1, block by block, with a running softmax.
+def _attend(query, caches, table, first, last, scoring, scratch):
+    """Attend one query token [num_heads, head_dim] to its sequence's tokens first .. last - 1, block by block.
 
-    query [num_heads, d]. Leaves in scratch: acc [num_heads, d], the sum of exp(score - top) * value; top
-    [num_heads], the largest score; total [num_heads], the sum of exp(score - top).
+    The running softmax is left in `scratch`: acc, top and total.
     """
-    keys, values, layout, kind = caches
-    scores, tile, bits, acc, top, total = scratch
-    block_size, num_kv_heads = layout[0], layout[1]
-    block_k, slot_k, head_k = layout[2], layout[3], layout[4]  # strides
-    block_v, slot_v, head_v = layout[5], layout[6], layout[7]
+    kind, tile, bits = caches.kind, scratch.tile, scratch.bits
+    acc, top, total = scratch.acc, scratch.top, scratch.total
+    block_size, num_kv_heads = caches.block_size, caches.num_kv_heads
+    slot_k, slot_v = caches.slot_k, caches.slot_v
     group, size = query.shape[0] // num_kv_heads, query.shape[1]
     for h in range(query.shape[0]):
         top[h], total[h] = -np.inf, 0
@@ -188,21 +231,21 @@ def _attend(query, caches, table, first, last, scale, softcap, scratch):
         rows = min(last - logical * block_size, block_size) - begin
         for kv_head in range(num_kv_heads):
             heads = range(kv_head * group, (kv_head + 1) * group)
-            address = block * block_k + begin * slot_k + kv_head * head_k
-            tile_k, address_k, stride_k = _tile(keys, address, slot_k, rows, size, kind, tile, bits)
+            address = block * caches.block_k + begin * slot_k + kv_head * caches.head_k
+            tile_k, address_k, stride_k = _tile(caches.keys, address, slot_k, rows, size, kind, tile, bits)
             for h in heads:
-                _dot_products(query[h], tile_k, address_k, stride_k, rows, scale, scores[h])
-            address = block * block_v + begin * slot_v + kv_head * head_v
-            tile_v, address_v, stride_v = _tile(values, address, slot_v, rows, size, kind, tile, bits)
+                _dot_products(query[h], tile_k, address_k, stride_k, rows, scoring.scale, scratch.scores[h])
+            address = block * caches.block_v + begin * slot_v + kv_head * caches.head_v
+            tile_v, address_v, stride_v = _tile(caches.values, address, slot_v, rows, size, kind, tile, bits)
             for h in heads:
-                score = scores[h]
-                if softcap > 0:
+                score = scratch.scores[h]
+                if scoring.softcap > 0:
                     for i in range(rows):
-                        score[i] = softcap * np.tanh(score[i] / softcap)
+                        score[i] = scoring.softcap * np.tanh(score[i] / scoring.softcap)
                 highest = top[h]
                 for i in range(rows):
                     highest = max(highest, score[i])
-                rescale = np.exp(top[h] - highest)  # what was summed so far used the old maximum
+                rescale = np.exp(top[h] - highest)  # the sums so far used the old maximum
                 weight = np.float32(0)
                 for i in range(rows):
                     score[i] = exp_of_negative(score[i] - highest)
@@ -213,38 +256,36 @@ def _attend(query, caches, table, first, last, scale, softcap, scratch):
 
 
 @njit(**COMPILE)
-def _share(share, num_shares, out, query, caches, tables, items, how, part_token, parts):
+def _share(share, num_shares, out, query, caches, tables, items, scoring, part_token, parts):
     """Attend this core's share of the batch.
 
-    All keys of all query tokens form one line, which is cut into equal shares. A share begins and ends where
-    it must, in the middle of a token's keys if need be, and leaves what it has of such a token in `parts`,
-    for `_merge`:
+    All keys of all query tokens form one line, which is cut into equal shares. A share may begin or end in the middle
+    of a token's keys; its partial result for that token goes to `parts`, for `_merge`:
 
         token 0 ───────────────┐ token 1 ──┐ token 2 ───────────────────────┐
         share 0 ────────────────────┤ share 1 ─────────────┤ share 2 ───────┤
                                  parts[0, 1] and parts[1, 0] together are token 1
     """
-    window, scale, softcap = how
     num_heads, head_dim = query.shape[1], query.shape[2]
-    scores = np.empty((num_heads, caches[2][0]), np.float32)
-    tile = np.empty(caches[2][0] * head_dim, np.float32)
+    scores = np.empty((num_heads, caches.block_size), np.float32)
+    tile = np.empty(caches.block_size * head_dim, np.float32)
     acc = np.empty((num_heads, head_dim), np.float32)
     top, total = np.empty(num_heads, np.float32), np.empty(num_heads, np.float32)
-    scratch = (scores, tile, tile.view(np.uint32), acc, top, total)
+    scratch = Scratch(scores, tile, tile.view(np.uint32), acc, top, total)
     work = np.int64(0)
     for i in range(len(items)):
-        work += min(items[i, 2] + 1, window)
+        work += min(items[i, 2] + 1, scoring.window)
     begin, end = work * share // num_shares, work * (share + 1) // num_shares
     part_token[share, 0] = part_token[share, 1] = -1  # no parts yet
     passed = np.int64(0)
     for i in range(len(items)):
         token, sequence, position = items[i, 0], items[i, 1], items[i, 2]
-        first, last = max(0, position + 1 - window), position + 1
+        first, last = max(0, position + 1 - scoring.window), position + 1
         lo, hi = max(first, first + begin - passed), min(last, first + end - passed)
         passed += last - first
         if lo >= hi:
             continue
-        _attend(query[token], caches, tables[sequence], lo, hi, scale, softcap, scratch)
+        _attend(query[token], caches, tables[sequence], lo, hi, scoring, scratch)
         whole = lo == first and hi == last
         which = 1 if lo == first else 0
         if not whole:
@@ -261,7 +302,7 @@ def _share(share, num_shares, out, query, caches, tables, items, how, part_token
 
 @njit(**COMPILE)
 def _merge(out, part_token, parts):
-    """Join the parts of tokens that several shares worked on: each counts exp(its top - the highest top) times.
+    """Join the parts of tokens that several shares worked on, each weighted by exp(its top - the highest top).
 
     A token's parts follow each other in the order (share 0, 0), (share 0, 1), (share 1, 0), …
     """
@@ -286,10 +327,15 @@ def _merge(out, part_token, parts):
 
 @njit(parallel=True, **COMPILE)
 def run(  # noqa: ANN201
-    out, query, keys, values, layout, kind, tables, items, window, scale, softcap, part_token, parts
+    out, query, keys, values, kind, layout, tables, items, window, scale, softcap, part_token, parts
 ):
-    """All shares, each on a core of its own, then the merge."""
+    """Attend all shares, each on a core of its own, then merge their parts.
+
+    A parallel loop takes no named tuples, so the fields of `Caches` and `Scoring` arrive one by one and are named here.
+    layout: [8] int64, the fields of `Caches` from block_size on.
+    """
     for share in prange(len(parts)):
-        caches, how = (keys, values, layout, kind), (window, scale, softcap)
-        _share(share, len(parts), out, query, caches, tables, items, how, part_token, parts)
+        sizes = layout[0], layout[1], layout[2], layout[3], layout[4], layout[5], layout[6], layout[7]
+        caches, scoring = Caches(keys, values, kind, *sizes), Scoring(window, scale, softcap)
+        _share(share, len(parts), out, query, caches, tables, items, scoring, part_token, parts)
     _merge(out, part_token, parts)

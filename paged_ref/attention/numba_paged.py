@@ -1,7 +1,7 @@
-"""Paged attention on CPU cores: who attends what, and the call of the compiled loop (chapter 5).
+"""Paged attention on CPU cores: which tokens the compiled loop attends, and its call (chapter 5).
 
 Sequences that decode go through `numba_loop`, which reads their blocks in place. Sequences with many query tokens go to
-torch, whose matrix products are faster there.
+torch, whose matmuls are faster there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from . import numba_loop as loop
 from .validate import Batch
 
-# Up to this many query tokens a sequence, this loop is faster; beyond, torch's matrix products are (see `plan`).
+# Up to this many query tokens per sequence, this loop is faster; beyond, torch's matmuls are (see `plan`).
 MAX_QUERY_TOKENS = 2
 NO_WINDOW = np.int64(np.iinfo(np.int64).max)
 # One of numba's thread pools ends the process if two threads enter it at once.
@@ -24,10 +24,10 @@ one_call_at_a_time = threading.Lock()
 
 
 def num_cores() -> int:
-    """On how many cores the loop runs: as many as torch was told to use, and numba has threads for.
+    """Return the number of cores for the loop: as many as torch is set to use, if numba has threads for them.
 
-    Where both use OpenMP they share one pool of threads, which is why one does not disturb the other. But when numba
-    starts, or is told a number, it sets torch's number too; it is put back here.
+    Where both use OpenMP they share one pool of threads, so that one does not disturb the other. But when numba starts,
+    or is given a number, it sets torch's number too; it is restored here.
     """
     import torch
 
@@ -40,9 +40,9 @@ def num_cores() -> int:
 
 
 def warm_up() -> None:
-    """Compile the loop for float32 and half-precision caches: some ten seconds, once, then it is on disk.
+    """Compile the loop for float32 and half-precision caches: about ten seconds once; later runs load it from disk.
 
-    numba keeps it in `__pycache__` beside this file, or in the user's cache folder where that is not writable.
+    numba keeps the result in `__pycache__` beside this file, or in the user's cache folder where that is not writable.
     """
     import torch
 
@@ -55,9 +55,9 @@ def warm_up() -> None:
 def plan(batch: Batch, block_size: int, device: Any = None) -> NumbaPlan:
     """List the query tokens that the loop will attend; hand sequences with many query tokens to torch.
 
-    With one query token, attention reads each key for one product, and the time is the time to read. With
-    many, each key is used many times, and a matrix product, which keeps it in registers, is faster. Where
-    the two cross was measured: MAX_QUERY_TOKENS.
+    With one query token, attention reads each key for a single dot product, and the time is the time to read. With
+    many, each key is used many times, and a matmul, which keeps it in registers, is faster. MAX_QUERY_TOKENS is where
+    the two were measured to cross.
     """
     if device is not None and str(device) != "cpu":
         raise ValueError(f"the numba backend runs on a CPU, but the tensors are on {device}")
@@ -69,29 +69,29 @@ def plan(batch: Batch, block_size: int, device: Any = None) -> NumbaPlan:
     position = seq_len[sequence] - query_lens[sequence] + nth
     items = np.stack([start[sequence] + nth, sequence, position], axis=1)
     many = query_lens > MAX_QUERY_TOKENS
-    products = None
+    matmuls = None
     if many.any():
         from . import torch_paged
 
-        products = torch_paged.plan(batch, block_size, device, only=many)
+        matmuls = torch_paged.plan(batch, block_size, device, only=many)
     with one_call_at_a_time:
         num_shares = num_cores()
-    return NumbaPlan(np.ascontiguousarray(batch.block_tables), items, num_shares, products)
+    return NumbaPlan(np.ascontiguousarray(batch.block_tables), items, num_shares, matmuls)
 
 
 @dataclass(frozen=True)
 class NumbaPlan:
-    """One batch; see `attention.AttentionPlan`. It runs once a layer, so what can be done before is done in `plan`.
+    """One batch; see `attention.AttentionPlan`. It runs once per layer, so everything that can be is done in `plan`.
 
-    items [n, 3] int64: row in `query`, sequence, position of each query token that the loop attends.
-    num_shares: into how many parts the work is cut, one for each core.
-    products: torch's plan for the other sequences, None if there are none.
+    items [n, 3] int64: row in `query`, sequence and position of each query token that the loop attends.
+    num_shares: the number of parts that the work is cut into, one for each core.
+    matmuls: torch's plan for the other sequences, None if there are none.
     """
 
     tables: np.ndarray
     items: np.ndarray
     num_shares: int
-    products: Any
+    matmuls: Any
 
     def run(
         self,
@@ -112,9 +112,9 @@ class NumbaPlan:
             window = NO_WINDOW if sliding_window is None else np.int64(sliding_window)
             how = (window, np.float32(scale), np.float32(softcap or 0))
             self._loop(attended.numpy(), queries, _as_bits(key_cache, value_cache), how)
-        if self.products is None:
+        if self.matmuls is None:
             return torch.empty_like(query) if attended is None else attended.to(query.dtype)
-        output = self.products.run(query, key_cache, value_cache, scale, sliding_window, softcap)
+        output = self.matmuls.run(query, key_cache, value_cache, scale, sliding_window, softcap)
         if attended is not None:
             tokens = torch.from_numpy(self.items[:, 0])
             output[tokens] = attended[tokens].to(output.dtype)
@@ -130,10 +130,9 @@ class NumbaPlan:
 
 
 def _as_bits(key_cache: Any, value_cache: Any) -> tuple[Any, ...]:
-    """(keys, values, layout, kind): both caches as flat arrays over their memory, without a copy.
+    """Return (keys, values, kind, layout) as `numba_loop.run` takes them: flat arrays over the caches' own memory.
 
-    layout: block_size, num_kv_heads, then the strides of block, slot and head of K, and those of V. The
-    numbers of a head must lie side by side; a cache where they do not is copied.
+    The elements of a head must be contiguous; a cache where they are not is copied.
     """
     import torch
 
@@ -154,4 +153,4 @@ def _as_bits(key_cache: Any, value_cache: Any) -> tuple[Any, ...]:
         flat.append((line if line.dtype == torch.float32 else line.view(torch.uint16)).numpy())
         strides += cache.stride()[:3]
     layout = np.array([*key_cache.shape[1:3], *strides], np.int64)
-    return flat[0], flat[1], layout, kinds[key_cache.dtype]
+    return flat[0], flat[1], kinds[key_cache.dtype], layout

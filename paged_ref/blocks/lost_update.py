@@ -15,6 +15,7 @@ differs from version to version, and free-threaded builds of Python do without i
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 
@@ -58,41 +59,35 @@ class LockedBlockPool(BlockPool):
             super().check()
 
 
-class _SlowCounts(list[int]):
+class _SlowWrites(list[int]):
     """Counts that let another thread in between a read and the write that follows it."""
 
     def __init__(self, counts: list[int], pause: Callable[[], None]) -> None:
         super().__init__(counts)
         self._pause = pause
 
-    def __getitem__(self, i):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
-        value = super().__getitem__(i)
+    def __setitem__(self, i, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
         self._pause()
-        return value
+        super().__setitem__(i, value)
 
 
 def share_from_two_threads(pool: BlockPool, patience: float = 0.2) -> int:
-    """Let two threads each add a holder to one block, at the worst moment; returns the count, which should be 3.
+    """Let two threads each add a holder to one block, at the worst moment; return the count, which should be 3.
 
-    A thread that has read the count waits until the other one has read it too, at most `patience` seconds. With an
-    unprotected pool both have then read the same number, and one update is lost: the count is 2. With a lock the
-    second thread cannot read before the first has written, so the wait ends by itself.
+    A thread that is about to write the count waits until the other one is about to write it too, at most `patience`
+    seconds. In an unprotected pool both have then read the same count, and one update is lost: the count is 2. With a
+    lock the second thread cannot read before the first has written, so the wait times out.
     """
     (block,) = pool.allocate(1)
     both_have_read = threading.Barrier(2)
-    reads = threading.local()
 
     def pause() -> None:
-        reads.number = getattr(reads, "number", 0) + 1
-        if reads.number == pool_reads_before_write:
-            try:
-                both_have_read.wait(patience)
-            except threading.BrokenBarrierError:
-                return  # the other thread is kept out, as it should be
+        with contextlib.suppress(
+            threading.BrokenBarrierError
+        ):  # the other thread is kept out, as it should be
+            both_have_read.wait(patience)
 
-    pool_reads_before_write = 3  # `share` looks twice at the count to check it, then reads it to add 1
-    plain = pool._ref_counts
-    pool._ref_counts = _SlowCounts(plain, pause)
+    pool._ref_counts = _SlowWrites(pool._ref_counts, pause)
     threads = [threading.Thread(target=pool.share, args=([block],)) for _ in range(2)]
     for thread in threads:
         thread.start()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
+from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
 
 from ..weights.download_progress import progress
 
@@ -15,7 +15,7 @@ SILENT_S = 5.0  # loading compiled loops takes a second, and that is not worth a
 def warm_up() -> None:
     """Compile every loop, or load it from numba's cache on disk: twenty seconds or one."""
     import_module("..attention.numba_paged", __package__).warm_up()
-    if find_spec(".cpu", __package__) is not None:  # the fused layers are optional
+    with suppress(ImportError):  # the engine runs without the fast path's folder, too
         import_module(".cpu.row_loops", __package__).warm_up()
 
 

@@ -21,6 +21,9 @@ from torch import nn
 
 from ..onednn import has_onednn, multiplies_bfloat16
 
+# Operators of torch's own compiler, without a promise of stability: tests/…/test_private_operators.py watches each.
+PRIVATE_OPERATORS = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
+
 
 class Tuned:
     """What takes the place of a module's `forward` until `unpack`."""
@@ -136,7 +139,7 @@ def can_pack(module: nn.Module) -> bool:
     weight = module.weight
     if weight.device.type != "cpu" or not has_onednn():
         return False
-    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    if not all(hasattr(torch.ops.mkldnn, name) for name in PRIVATE_OPERATORS):
         return False
     if weight.dtype == torch.bfloat16:
         return multiplies_bfloat16()

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coursekit.build import source
+from coursekit.build import percent, targets
 from coursekit.views.source_code import show_source, source_of
 
 
@@ -31,9 +31,9 @@ class Sample:
 
 
 def test_the_source_is_the_file_s_own() -> None:
-    code, file, first = source_of(source.targets)
-    lines = inspect.getsource(source).splitlines()
-    assert file == "coursekit/build/source.py"
+    code, file, first = source_of(targets.targets)
+    lines = inspect.getsource(targets).splitlines()
+    assert file == "coursekit/build/targets.py"
     assert lines[first - 1 : first - 1 + len(code.splitlines())] == code.splitlines()
 
 
@@ -45,8 +45,8 @@ def test_the_source_is_the_file_s_own() -> None:
         (Sample.value, "@property\ndef value(self)"),
         (Sample.made, "@classmethod\ndef made(cls)"),
         (Sample.kept, "@lru_cache"),
-        (source.Target, "@dataclass(frozen=True)\nclass Target:"),
-        (source, '"""From a text source'),
+        (targets.Target, "@dataclass(frozen=True)\nclass Target:"),
+        (targets, '"""The notebooks to build'),
     ],
 )
 def test_methods_properties_classes_and_modules_are_shown(thing: object, start: str) -> None:
@@ -61,18 +61,18 @@ def test_the_python_function_inside_a_compiled_one_is_shown() -> None:
             """Runs machine code."""
 
     for name in ("py_func", "fn"):  # numba's and Triton's name for it
-        assert source_of(Compiled(**{name: source.targets})) == source_of(source.targets)
+        assert source_of(Compiled(**{name: targets.targets})) == source_of(targets.targets)
 
 
 def test_shown_as_text_and_as_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[dict[str, str]] = []
     monkeypatch.setattr("coursekit.views.source_code.display", lambda data, raw: shown.append(data))
-    show_source(source.tags, source.is_code)
+    show_source(percent.tags, percent.is_code)
     first, second = shown
-    assert first["text/plain"].startswith("# coursekit/build/source.py, lines ")
+    assert first["text/plain"].startswith("# coursekit/build/percent.py, lines ")
     assert "```python\ndef tags(" in first["text/markdown"]
     assert "def is_code(" in second["text/plain"]
-    assert str(source.__file__) not in json.dumps([first, second])
+    assert str(percent.__file__) not in json.dumps([first, second])
 
 
 @pytest.mark.parametrize("thing", [3, "text", len, SimpleNamespace()])

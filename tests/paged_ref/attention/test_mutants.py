@@ -183,7 +183,7 @@ MUTANTS: dict[str, dict[str, list[tuple[str, str]] | str]] = {
         "numpy": [("cache[block_table[:num_blocks]]", "cache[block_table[:num_blocks] // cache.shape[1]]")],
         "numpy blocks": [("block_table[logical]", "block_table[logical] // block_size")],
         "torch": [("block * block_size + position", "block + position")],
-        "numba": [("block * block_k", "block * slot_k")],
+        "numba": [("block * caches.block_k", "block * slot_k")],
         "triton": [("block * k_block + slot", "block * k_slot + slot")],
     },
     "offset dropped": {
@@ -263,7 +263,7 @@ MUTANTS: dict[str, dict[str, list[tuple[str, str]] | str]] = {
                 "key_position >= part.query_position - sliding_window",
             )
         ],
-        "numba": [("first, last = max(0, position + 1 - window)", "first, last = max(0, position - window)")],
+        "numba": [("max(0, position + 1 - scoring.window)", "max(0, position - scoring.window)")],
         "triton": [
             ("begin = tl.maximum(seq_len - window, 0)", "begin = tl.maximum(seq_len - window - 1, 0)")
         ],
@@ -283,8 +283,8 @@ MUTANTS: dict[str, dict[str, list[tuple[str, str]] | str]] = {
         ],
         "numba": [
             (
-                "softcap * np.tanh(score[i] / softcap)",
-                "scale * softcap * np.tanh(score[i] / scale / softcap)",
+                "scoring.softcap * np.tanh(score[i] / scoring.softcap)",
+                "scoring.scale * scoring.softcap * np.tanh(score[i] / scoring.scale / scoring.softcap)",
             )
         ],
         "triton": [("softcap * tanh(scores / softcap)", "scale * softcap * tanh(scores / scale / softcap)")],
@@ -310,7 +310,7 @@ MUTANTS: dict[str, dict[str, list[tuple[str, str]] | str]] = {
             ("keys = key_cache.reshape(", "keys = value_cache.reshape("),
             ("values = value_cache.reshape(", "values = key_cache.reshape("),
         ],
-        "numba": [("keys, values, layout, kind = caches", "values, keys, layout, kind = caches")],
+        "numba": [("Caches(keys, values, kind, *sizes)", "Caches(values, keys, kind, *sizes)")],
         "triton": [
             (
                 "k = tl.load(k_ptr + k_address, mask=mask, other=0.0)  #",
@@ -462,15 +462,15 @@ def farthest_slot_of_torch(module: ModuleType) -> int:
 
 
 def farthest_address_of_numba(module: ModuleType) -> int:
-    layout = np.array([16, 1, 16 * 64, 64, 64, 16 * 64, 64, 64])  # block_size 16, one KV head of 64
+    sizes = (16, 1, 16 * 64, 64, 64, 16 * 64, 64, 64)  # block_size 16, one KV head of 64
+    loop = module.loop
     tile = np.empty(16 * 64, np.float32)
     acc, ones = np.empty((1, 64), np.float32), np.empty((2, 1), np.float32)
-    scratch = (np.empty((1, 16), np.float32), tile, tile.view(np.uint32), acc, *ones)
+    scratch = loop.Scratch(np.empty((1, 16), np.float32), tile, tile.view(np.uint32), acc, *ones)
     keys, values = Memory(), Memory()
     table = np.array([2**22], np.int32)
-    module.loop._attend(
-        np.ones((1, 64), np.float32), (keys, values, layout, 0), table, 0, 1, 1.0, 0.0, scratch
-    )
+    caches, scoring = loop.Caches(keys, values, 0, *sizes), loop.Scoring(1, 1.0, 0.0)
+    loop._attend(np.ones((1, 64), np.float32), caches, table, 0, 1, scoring, scratch)
     assert keys.farthest == values.farthest
     return keys.farthest
 
@@ -485,7 +485,7 @@ def test_offsets_of_numba_are_64_bit(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
     assert farthest_address_of_numba(mutate("numba", [], tmp_path)) == 2**32 + 63
     narrow = [
-        ("block * block_k +", "np.int64(block * block_k).astype(np.int32) +"),
-        ("block * block_v +", "np.int64(block * block_v).astype(np.int32) +"),
+        ("block * caches.block_k +", "np.int64(block * caches.block_k).astype(np.int32) +"),
+        ("block * caches.block_v +", "np.int64(block * caches.block_v).astype(np.int32) +"),
     ]
     assert farthest_address_of_numba(mutate("numba", narrow, tmp_path)) != 2**32 + 63

@@ -62,7 +62,7 @@ def test_caches_are_not_copied() -> None:
     ]  # a layer of a larger storage, heads outermost in a block
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         typed = cache.to(dtype)
-        keys, _, layout, _ = numba_paged._as_bits(typed, typed)
+        keys, _, _, layout = numba_paged._as_bits(typed, typed)
         assert keys.ctypes.data == typed.data_ptr()
         assert layout.tolist() == [5, 4, *typed.stride()[:3], *typed.stride()[:3]]
 

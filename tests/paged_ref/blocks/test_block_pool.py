@@ -1,6 +1,5 @@
 """The pool: every failure leaves it as it was, nothing is lost, and size does not matter."""
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -214,11 +213,12 @@ def test_an_operation_costs_the_same_in_a_large_pool_as_in_a_small_one() -> None
     assert touched_by_a_round(100) == touched_by_a_round(100_000) > 0
 
 
-def test_a_pool_of_a_million_blocks_is_built_in_under_two_seconds() -> None:
-    started = time.perf_counter()
+def test_a_pool_of_a_million_blocks_holds_flat_lists_only() -> None:
+    """No object per block: how long it takes to build is measured by `bench pool`."""
     pool = BlockPool(10**6, 16)
-    assert time.perf_counter() - started < 2
     assert len(pool.allocate(10)) == 10
+    parts = (*vars(pool).values(), *vars(pool._free).values())
+    assert sum(len(part) for part in parts if isinstance(part, list)) <= 3 * 10**6 + 2
 
 
 def test_a_block_more_is_needed_only_when_the_last_is_full() -> None:

@@ -1,0 +1,1 @@
+"""From the sources in `curriculum/` to executed notebooks."""
