@@ -25,8 +25,6 @@ WORDS = {
     "build": ("coursekit.build.command", "make the notebooks from curriculum/ (for authors)"),
     "bench": ("bench.__main__", "measure the reference implementation"),
 }
-
-
 # The others work on the course's own files, which an installed library does not bring.
 WITHOUT_THE_COURSE = ("doctor", "bench")
 
@@ -71,8 +69,8 @@ def main(arguments: list[str]) -> int:
         return 2
     if word not in WITHOUT_THE_COURSE and not (ROOT / "curriculum").is_dir():
         print(
-            f"{word} needs the course's notebooks, and this is the installed library without them: "
-            f"run it in a folder that holds the course's repository.",
+            f"{word} needs the course's files (notebooks, exercises, questions), which the installed library does "
+            "not bring: get the course's repository and run `python3 course.py` there.",
             file=sys.stderr,
         )
         return 2
