@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import html
 import io
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,7 @@ STYLE: dict[Any, Any] = {
 def use_style() -> None:
     """Sets the course's style for everything matplotlib draws from here on."""
     mpl.rcParams.update(STYLE)
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # its warnings would stand in the cells
 
 
 def figure(
