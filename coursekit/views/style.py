@@ -66,7 +66,8 @@ STYLE: dict[Any, Any] = {
 def use_style() -> None:
     """Sets the course's style for everything matplotlib draws from here on."""
     mpl.rcParams.update(STYLE)
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # its warnings would stand in the cells
+    # Its warnings about a broken font cache would stand in the cells.
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
 
 
 def figure(
