@@ -124,7 +124,7 @@ def tuning(model: PagedModel) -> str:
 def _packed_matmuls(model: PagedModel) -> list[PackedProduct]:
     """Return each packed matmul once; several linear layers may share it."""
     parts = map(packed_part, model.model.modules())
-    return list({id(part.matmul): part.matmul for part in parts if part is not None}.values())
+    return list({id(part.product): part.product for part in parts if part is not None}.values())
 
 
 def _plain_linears(model: PagedModel) -> list[nn.Linear]:
