@@ -116,7 +116,7 @@ def memory_budget(
 
 def _activation_bytes(model: PagedModel, num_tokens: int, num_logits: int) -> int:
     """Upper estimate of what the largest step holds beside weights and cache: the widest layer, and the logits."""
-    config: Any = model.model.config
+    config: Any = model.model.config.get_text_config()
     widest = 2 * getattr(config, "intermediate_size", 4 * config.hidden_size) + 4 * config.hidden_size
     size = next(model.model.parameters()).element_size()
     return num_tokens * widest * size + num_logits * model.vocab_size * (size + 4)

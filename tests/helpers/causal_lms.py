@@ -27,7 +27,7 @@ SIZES = {
        "num_encoder_attention_heads num_decoder_attention_heads swa_num_attention_heads num_experts n_routed_experts "
        "num_local_experts moe_num_experts linear_num_heads linear_num_value_heads index_n_heads "
        "attention_heads",
-    2: "num_key_value_heads num_kv_heads swa_num_key_value_heads num_experts_per_tok num_experts_per_token moe_k "
+    2: "index_topk index_topk_blocks index_block_size index_local_blocks max_window_layers num_key_value_heads num_kv_heads swa_num_key_value_heads num_experts_per_tok num_experts_per_token moe_k "
        "moe_topk linear_num_key_heads sliding_window_pattern _sliding_window_pattern global_attn_every_n_layers",
     1: "n_group topk_group",
     16: "head_dim swa_head_dim kv_channels attention_head_size qk_nope_head_dim v_head_dim "
@@ -49,6 +49,9 @@ ALSO: dict[str, dict[str, Any]] = {
         ("axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots3_note dots3_note_text glm4_moe_lite "
          "glm_moe_dsa longcat_flash minicpm3 sarvam_mla youtu").split(), LATENT),
     "cohere_compass_text": {"rope_parameters": None},
+    **dict.fromkeys(("lfm2", "lfm2_moe"), {"layer_types": ["conv", "full_attention"] * 2}),
+    **dict.fromkeys(("laguna", "mellum"), {"layer_types": ["sliding_attention", "full_attention"] * 2}),
+    **dict.fromkeys(("jamba", "bamba", "granitemoehybrid"), {}),
     "dots1": {"n_shared_experts": 1},
     "falcon_h1": {"mamba_n_heads": 4, "mamba_d_head": 16},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},

@@ -1,0 +1,253 @@
+"""Acceptance: before a model is served, its logits on block tables are compared with its own (chapter 7).
+
+An engine that replaces a part of a model can be wrong without an error: a window that lives in a mask, a position that
+is not passed on, a state beside the keys and values. So the model is run twice, on the same weights:
+
+    by itself    each sequence in one forward pass, with the attention it was loaded with
+    paged        both sequences in one flat batch, in scattered blocks: two chunks of prefill, then two decodes
+
+    step 0    A A A A A | B B B                    the chunks have different lengths,
+    step 1    B B | A A A A                        so that each sequence has positions of its own,
+    step 2    A | B                                and the sequences are longer than a small window
+    step 3    B | A
+
+Before that, a trial run of three tokens looks at what each layer passes to its attention function, and reads the
+windows from the masks (see `masks`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..attention.validate import Batch
+from .batch import StepBatch
+from .masks import window_of
+from .unsupported import UnsupportedModel
+
+if TYPE_CHECKING:
+    from .hf_model import PagedModel
+
+TRIAL = "paged_ref_trial"  # the attention implementation of the trial run, registered in `hf_model`
+Chunks = list[tuple[int, int, int]]  # one step: (sequence, first token, end)
+BLOCK_SIZE = 4
+UNDERSTOOD = {
+    "scaling",
+    "softcap",
+    "dropout",
+    "position_ids",
+    "logits_to_keep",
+}  # what an attention function is passed
+LENGTHS = (12, 9)  # of the sequences A and B
+LONGEST = 64  # a window longer than this is not filled: its length was read from the mask
+
+# The largest relative error of a row of logits. Half precision rounds at every layer, in another order in each run.
+TOLERANCE = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
+
+
+def accept(paged: PagedModel, own: str, ours: str) -> dict[int, int | None]:
+    """Run the model on block tables and by itself; returns the sliding window of each layer.
+
+    Afterwards the model's attention implementation is `ours`; nothing else of it has changed.
+
+    Args:
+        paged: the model, which has no windows yet.
+        own: the attention implementation that the model was loaded with.
+        ours: the one that attends through block tables.
+
+    Raises:
+        UnsupportedModel: its logits on block tables would not be its own. The message continues the model's name.
+    """
+    paged.model.set_attn_implementation(TRIAL)
+    if paged.model.config._attn_implementation != TRIAL:
+        raise UnsupportedModel(
+            "computes attention in its own code, not through transformers' attention interface"
+        )
+    paged.windows = try_layers(paged)
+    sequences = choose_sequences(paged)
+    paged.model.set_attn_implementation(own)
+    wanted = own_logits(paged, sequences)
+    if not all(torch.isfinite(logits).all() for logits in wanted):
+        raise UnsupportedModel(
+            "has logits that are not finite even by itself, so there is nothing to compare with"
+        )
+    paged.model.set_attn_implementation(ours)
+    error = paged_error(paged, sequences, wanted, ragged_steps(*map(len, sequences)))
+    if error > TOLERANCE[paged.shape.dtype]:
+        raise UnsupportedModel(
+            f"computes other logits on block tables than by itself (relative error {error:.2g}): "
+            + find_reason(paged, own, ours, sequences[0], wanted[0])
+        )
+    return paged.windows
+
+
+@torch.inference_mode()
+def try_layers(paged: PagedModel) -> dict[int, int | None]:
+    """Run three tokens, with `inspect_layer` at every layer; returns the layers' windows.
+
+    Raises:
+        UnsupportedModel: a layer is not what the engine computes, or does not call its attention function once.
+    """
+    batch = _flat_batch([np.zeros(3, np.int32)], np.array([[0]]), [(0, 0, 3)])
+    _, step = paged.run_step(batch, paged.new_cache(1, BLOCK_SIZE), "torch")
+    check_layers(step.layers, paged.shape.num_layers)
+    return step.windows
+
+
+def inspect_layer(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Any,
+    others: dict[str, Any],
+) -> None:
+    """Look at what a layer passes to its attention function in the trial run, and note its window.
+
+    Raises:
+        UnsupportedModel: something in it would be lost.
+    """
+    layer = type(module).__name__
+    step = others.get("paged_step")
+    if step is None:
+        raise UnsupportedModel(f"{layer} does not pass keyword arguments on to its attention function")
+    if others.get("s_aux") is not None:
+        raise UnsupportedModel(f"{layer} uses attention sinks, which the paged backends do not compute")
+    if mask is None and not getattr(module, "is_causal", True):
+        raise UnsupportedModel(f"{layer} lets tokens see later ones, which a cache cannot serve")
+    for name, what in others.items():
+        if isinstance(what, torch.Tensor | float) and name not in UNDERSTOOD:
+            raise UnsupportedModel(
+                f"{layer} passes {name} to its attention function, and the paged backends do not use it"
+            )
+    expected = tuple(step.cache.keys.shape[3:])
+    for name, rows in (("keys", key), ("values", value)):
+        heads = (rows.shape[1], rows.shape[3])
+        if heads != expected:
+            raise UnsupportedModel(
+                f"{layer} has {name} of {heads[0]} heads of {heads[1]}, but the cache has {expected[0]} heads of "
+                f"{expected[1]} for keys and values of every layer"
+            )
+    step.windows[module.layer_idx] = window_of(mask, layer)
+
+
+def check_layers(seen: list[int], num_layers: int) -> None:
+    """Every layer attended once, in order.
+
+    Raises:
+        UnsupportedModel: otherwise.
+    """
+    if seen == list(range(num_layers)):
+        return
+    if not seen:
+        raise UnsupportedModel(
+            f"has {num_layers} layers, and none of them calls transformers' attention function"
+        )
+    if len(seen) > len(set(seen)):
+        raise UnsupportedModel(
+            f"attends more than once in a layer (layers {seen} in one pass); the cache keeps one key and value"
+        )
+    raise UnsupportedModel(
+        f"has {num_layers} layers, and {num_layers - len(seen)} of them do not call transformers' attention function: "
+        "they keep another state (convolution, linear attention, state space) or attend to another input"
+    )
+
+
+def choose_sequences(paged: PagedModel) -> list[np.ndarray]:
+    """Two sequences of random tokens, none of them special, longer than the shortest window if that is cheap."""
+    shortest = min((window for window in paged.windows.values() if window), default=0)
+    more = max(0, shortest + 3 - min(LENGTHS)) if shortest <= LONGEST else 0
+    special = {
+        getattr(paged.model.config, f"{kind}_token_id", None) for kind in ("pad", "bos", "eos", "sep", "cls")
+    }
+    ordinary = [token for token in range(min(paged.vocab_size, 50_000)) if token not in special]
+    random = np.random.default_rng(0)
+    return [random.choice(ordinary, min(length + more, paged.max_positions - 1)) for length in LENGTHS]
+
+
+def ragged_steps(length_a: int, length_b: int) -> list[Chunks]:
+    """Prefill of two sequences in two chunks each, then two decodes, in changing order."""
+    first_a, first_b = length_a // 2 - 1, length_b // 3
+    return [
+        [(0, 0, first_a), (1, 0, first_b)],
+        [(1, first_b, length_b - 2), (0, first_a, length_a - 2)],
+        [(0, length_a - 2, length_a - 1), (1, length_b - 2, length_b - 1)],
+        [(1, length_b - 1, length_b), (0, length_a - 1, length_a)],
+    ]
+
+
+@torch.inference_mode()
+def own_logits(
+    paged: PagedModel, sequences: list[np.ndarray], **positions: torch.Tensor
+) -> list[torch.Tensor]:
+    """Run each sequence by itself through the model as it is: [num_tokens, vocab_size] for each."""
+    rows = [torch.from_numpy(tokens.astype(np.int64)).to(paged.device)[None] for tokens in sequences]
+    return [paged.model(input_ids=row, use_cache=False, **positions).logits[0] for row in rows]
+
+
+def paged_error(
+    paged: PagedModel, sequences: list[np.ndarray], wanted: list[torch.Tensor], steps: list[Chunks]
+) -> float:
+    """Run the sequences on block tables, and return the largest relative error of a row of logits."""
+    tables = _scattered_tables([len(tokens) for tokens in sequences])
+    cache = paged.new_cache(int(tables.max()) + 1, BLOCK_SIZE)
+    errors = []
+    for chunks in steps:
+        batch = _flat_batch(sequences, tables, chunks)
+        expected = torch.cat([wanted[i][start:stop] for i, start, stop in chunks])[batch.sample_rows]
+        errors.append(relative_error(paged.forward(batch, cache, "torch"), expected))
+    return max(errors)
+
+
+def relative_error(logits: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the largest error of a row, as a part of that row's spread. Infinite if shapes differ or one is NaN."""
+    if logits.shape != expected.shape:
+        return float("inf")
+    a, b = logits.double(), expected.double()
+    spread = (b - b.mean(-1, keepdim=True)).norm(dim=-1)
+    worst = float(((a - b).norm(dim=-1) / spread.clamp_min(1e-30)).max())
+    return worst if worst == worst else float("inf")
+
+
+def find_reason(paged: PagedModel, own: str, ours: str, tokens: np.ndarray, wanted: torch.Tensor) -> str:
+    """Return why a model's logits differ, in words, by experiments with one sequence."""
+    tolerance = TOLERANCE[paged.shape.dtype]
+    if paged_error(paged, [tokens], [wanted], [[(0, 0, len(tokens))]]) > tolerance:
+        paged.model.set_attn_implementation(own)
+        counted = torch.arange(len(tokens), device=paged.device)[None]
+        by_number = own_logits(paged, [tokens], position_ids=counted)[0]
+        paged.model.set_attn_implementation(ours)
+        if relative_error(by_number, wanted) > tolerance:
+            return "it does not number positions from 0"
+        return "its layers compute something that does not reach the attention function"
+    if "position_ids" not in inspect.signature(paged.model.forward).parameters:
+        return "it takes no position_ids: it counts positions along the row, which holds many sequences"
+    return "it keeps something from token to token beside keys and values, which block tables do not hold"
+
+
+def _scattered_tables(lengths: list[int]) -> np.ndarray:
+    """Block tables for sequences of some lengths, their blocks taken in turns and from the end."""
+    width = -(-max(lengths) // BLOCK_SIZE)
+    return np.arange(width * len(lengths), dtype=np.int32)[::-1].reshape(width, len(lengths)).T.copy()
+
+
+def _flat_batch(sequences: list[np.ndarray], tables: np.ndarray, chunks: Chunks) -> StepBatch:
+    """One step's arrays, with the logits of every token, or of every token but the first in a prefill."""
+    positions = [np.arange(start, stop) for _, start, stop in chunks]
+    slots = [
+        tables[i][where // BLOCK_SIZE] * BLOCK_SIZE + where % BLOCK_SIZE
+        for (i, _, _), where in zip(chunks, positions, strict=True)
+    ]
+    starts = np.cumsum([0] + [len(where) for where in positions])
+    return StepBatch(
+        token_ids=np.concatenate([sequences[i][start:stop] for i, start, stop in chunks]).astype(np.int32),
+        positions=np.concatenate(positions).astype(np.int32),
+        slot_mapping=np.concatenate(slots).astype(np.int32),
+        sample_rows=np.arange(starts[-1] > len(chunks), starts[-1], dtype=np.int32),
+        attention=Batch.of(
+            tables[[i for i, _, _ in chunks]], np.array([stop for _, _, stop in chunks]), starts
+        ),
+    )
