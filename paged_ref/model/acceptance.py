@@ -44,8 +44,9 @@ UNDERSTOOD = {
 LENGTHS = (12, 9)  # of the sequences A and B
 LONGEST = 64  # a window longer than this is not filled: its length was read from the mask
 
-# The largest relative error of a row of logits. Half precision rounds at every layer, in another order in each run.
-TOLERANCE = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
+# The relative errors of the logits that rounding explains: of the median row, and of the worst row. In half precision
+# every layer rounds, in another order in each run, and a row with few large activations magnifies that.
+TOLERANCE = {"float32": (1e-3, 1e-3), "float16": (0.03, 0.1), "bfloat16": (0.15, 0.5)}
 
 
 def accept(paged: PagedModel, own: str, ours: str) -> dict[int, int | None]:
@@ -75,10 +76,10 @@ def accept(paged: PagedModel, own: str, ours: str) -> dict[int, int | None]:
             "has logits that are not finite even by itself, so there is nothing to compare with"
         )
     paged.model.set_attn_implementation(ours)
-    error = paged_error(paged, sequences, wanted, ragged_steps(*map(len, sequences)))
-    if error > TOLERANCE[paged.shape.dtype]:
+    errors = paged_errors(paged, sequences, wanted, ragged_steps(*map(len, sequences)))
+    if too_large(errors, paged):
         raise UnsupportedModel(
-            f"computes other logits on block tables than by itself (relative error {error:.2g}): "
+            f"computes other logits on block tables than by itself (relative error {errors.max():.2g}): "
             + find_reason(paged, own, ours, sequences[0], wanted[0])
         )
     return paged.windows
@@ -188,39 +189,43 @@ def own_logits(
     return [paged.model(input_ids=row, use_cache=False, **positions).logits[0] for row in rows]
 
 
-def paged_error(
+def paged_errors(
     paged: PagedModel, sequences: list[np.ndarray], wanted: list[torch.Tensor], steps: list[Chunks]
-) -> float:
-    """Run the sequences on block tables, and return the largest relative error of a row of logits."""
+) -> torch.Tensor:
+    """Run the sequences on block tables, and return the relative error of every row of logits."""
     tables = _scattered_tables([len(tokens) for tokens in sequences])
     cache = paged.new_cache(int(tables.max()) + 1, BLOCK_SIZE)
     errors = []
     for chunks in steps:
         batch = _flat_batch(sequences, tables, chunks)
         expected = torch.cat([wanted[i][start:stop] for i, start, stop in chunks])[batch.sample_rows]
-        errors.append(relative_error(paged.forward(batch, cache, "torch"), expected))
-    return max(errors)
+        errors.append(relative_errors(paged.forward(batch, cache, "torch"), expected))
+    return torch.cat(errors)
 
 
-def relative_error(logits: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the largest error of a row, as a part of that row's spread. Infinite if shapes differ or one is NaN."""
+def relative_errors(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Return each row's error as a part of the spread of its logits: [num_rows]. Infinite where one is NaN."""
     if logits.shape != expected.shape:
-        return float("inf")
+        return torch.full((1,), torch.inf, dtype=torch.float64)
     a, b = logits.double(), expected.double()
     spread = (b - b.mean(-1, keepdim=True)).norm(dim=-1)
-    worst = float(((a - b).norm(dim=-1) / spread.clamp_min(1e-30)).max())
-    return worst if worst == worst else float("inf")
+    return ((a - b).norm(dim=-1) / spread.clamp_min(1e-30)).nan_to_num(torch.inf).cpu()
+
+
+def too_large(errors: torch.Tensor, paged: PagedModel) -> bool:
+    """Return True if rounding does not explain the errors."""
+    typical, worst = TOLERANCE[paged.shape.dtype]
+    return bool(errors.median() > typical or errors.max() > worst)
 
 
 def find_reason(paged: PagedModel, own: str, ours: str, tokens: np.ndarray, wanted: torch.Tensor) -> str:
     """Return why a model's logits differ, in words, by experiments with one sequence."""
-    tolerance = TOLERANCE[paged.shape.dtype]
-    if paged_error(paged, [tokens], [wanted], [[(0, 0, len(tokens))]]) > tolerance:
+    if too_large(paged_errors(paged, [tokens], [wanted], [[(0, 0, len(tokens))]]), paged):
         paged.model.set_attn_implementation(own)
         counted = torch.arange(len(tokens), device=paged.device)[None]
         by_number = own_logits(paged, [tokens], position_ids=counted)[0]
         paged.model.set_attn_implementation(ours)
-        if relative_error(by_number, wanted) > tolerance:
+        if too_large(relative_errors(by_number, wanted), paged):
             return "it does not number positions from 0"
         return "its layers compute something that does not reach the attention function"
     if "position_ids" not in inspect.signature(paged.model.forward).parameters:

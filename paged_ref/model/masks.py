@@ -39,7 +39,7 @@ def trial_mask(
         rows = _evaluate(
             mask_function, torch.arange(q_length, device=device), torch.arange(kv_length, device=device)
         )
-        window: int | None | UnsupportedModel = find_window(mask_function, device)
+        window: int | UnsupportedModel | None = find_window(mask_function, device)
     except UnsupportedModel as error:
         window = error
     except Exception:  # noqa: BLE001  the function may be the model's own
@@ -60,7 +60,7 @@ def window_of(mask: Any, layer: str) -> int | None:
         return None
     if not hasattr(mask, "window"):
         raise UnsupportedModel(f"{layer} {UNREADABLE}")
-    window: int | None | UnsupportedModel = mask.window
+    window: int | UnsupportedModel | None = mask.window
     if isinstance(window, UnsupportedModel):
         raise window
     return window
