@@ -4,7 +4,7 @@
     python3 course.py lab       set up, fetch the model, open JupyterLab on the first notebook
     python3 course.py test      set up, run every test and validate every notebook
 
-Needs Python 3.11 and a network, nothing else. What must hold:
+Needs Python 3.11 and a network, nothing else. Invariants:
 
 - The stamp in `.venv` exists only while `.venv` is complete: it is removed before anything changes and
   written last, in one rename. So a set-up stopped at any moment, even by kill -9, is made again.
@@ -309,9 +309,9 @@ def main(arguments: list[str]) -> int:
     if word in ("-h", "--help") or (not finished and (word == "help" or {"-h", "--help"} & set(rest))):
         show(HELP)
         return 0
-    from coursekit.__main__ import check_word  # the standard library only: a wrong word need not wait for pip
+    from coursekit.__main__ import check_command  # standard library only: a typo fails before pip runs
 
-    problem = check_word(word)
+    problem = check_command(word)
     if problem:
         raise SetupError(problem)
     torch_index = chosen_index(argument)

@@ -9,14 +9,14 @@ from importlib import import_module
 
 BENCHMARKS = {
     "attention": ("attention", "correctness, then time and memory bandwidth, of each attention backend"),
-    "pool": ("pool", "operations per second of the block pool, against its size"),
+    "pool": ("pool", "operations per second of the block pool, by pool size"),
     "serve": ("serve.command", "our engine against transformers' generate and generate_batch"),
     "simulate": ("simulate", "requests per second of the simulator"),
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse a benchmark's name and options and run it; returns the exit status."""
+    """Parse a benchmark's name and options and run it; return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(
         prog="course.py bench", description="Measure the reference implementation."

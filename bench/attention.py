@@ -1,8 +1,9 @@
-"""How fast the backends are here: `python3 course.py bench attention` (chapter 5).
+"""The speed of the attention backends on this machine: `python3 course.py bench attention` (chapter 5).
 
-First the grid: a wrong kernel's speed is of no interest. Then decode attention, one line for each shape, block size and
-backend. Decode is bound by memory, so the measure is the share of the device's own read bandwidth, which is measured in
-the same run: bytes that must be read (every key and value once) divided by time, over that bandwidth.
+The grid comes first: the speed of a wrong kernel is of no interest. Then decode attention is timed, with one line for
+each shape, block size and backend. Decode is bound by memory, so the result is given as a fraction of the device's read
+bandwidth, measured in the same run: the bytes that must be read (every key and value once) per second, divided by that
+bandwidth.
 
 `one block` is our own kernel on a cache with one large block for each sequence: the same work without paging.
 `contiguous` is torch's attention on tensors [num_seqs, num_kv_heads, context, head_dim] with the same keys in order.
@@ -44,7 +45,7 @@ class Shape:
 
     @property
     def num_bytes(self) -> int:
-        """Every key and value once."""
+        """Bytes of every key and value, counted once."""
         size = torch.empty(0, dtype=getattr(torch, self.dtype)).element_size()
         return 2 * self.batch * self.context * self.kv_heads * self.head_dim * size
 
@@ -54,7 +55,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class BackendTiming:
-    """One measurement. share: of the measured read bandwidth; error: as in `grid.error`, against float32 SDPA."""
+    """One measurement. share: fraction of the read bandwidth; error: as in `grid.error`, against float32 SDPA."""
 
     shape: str
     block_size: int
@@ -66,12 +67,12 @@ class BackendTiming:
 
 
 def llama(batch: int, context: int, block_size: int = 16) -> Shape:
-    """Llama 3.1 8B's attention in float16."""
+    """Return the shape of Llama 3.1 8B's attention in float16."""
     return Shape("Llama-8B", batch, context, 32, 8, 128, "float16", block_size)
 
 
 def smollm2(context: int, dtype: str, batch: int = 16) -> Shape:
-    """SmolLM2-135M's attention."""
+    """Return the shape of SmolLM2-135M's attention."""
     return Shape("SmolLM2", batch, context, 9, 3, 64, dtype)
 
 
@@ -88,7 +89,7 @@ CPU_SHAPES = [
 
 
 def check_grid(device: torch.device, backends: Sequence[str], every: int, say: Callable[[str], None]) -> int:
-    """Run the grid (every n-th case of it); returns how many (case, backend) pairs were right.
+    """Run every `every`-th case of the grid; return how many (case, backend) pairs were correct.
 
     Raises:
         RuntimeError: a backend is wrong; the message names the case.
@@ -109,7 +110,7 @@ def check_grid(device: torch.device, backends: Sequence[str], every: int, say: C
 
 
 def read_bandwidth(device: torch.device) -> float:
-    """Bytes a second that a plain sum over a large buffer reads: the best of several runs."""
+    """Return the bytes per second that a plain sum over a large buffer reads: the best of several runs."""
     elements = 2**30 if device.type == "cuda" else 2**26  # 4 GiB, or 256 MiB: far beyond any cache
     buffer = torch.ones(elements, dtype=torch.float32, device=device)
     seconds = min(_times(buffer.sum, device, repeats=10))
@@ -117,7 +118,7 @@ def read_bandwidth(device: torch.device) -> float:
 
 
 def _times(call: Callable[[], Any], device: torch.device, repeats: int) -> list[float]:
-    """Seconds of each of several calls, after two to warm up. On a GPU the L2 cache is overwritten in between."""
+    """Return the seconds of each of several calls, after two warm-ups. On a GPU, each starts with a cold L2 cache."""
     for _ in range(2):
         call()
     if device.type != "cuda":
@@ -143,7 +144,7 @@ def _times(call: Callable[[], Any], device: torch.device, repeats: int) -> list[
 def time_backends(
     shape: Shape, backends: Sequence[str], device: torch.device, bandwidth: float, repeats: int
 ) -> list[BackendTiming]:
-    """Every backend on one shape, then the same work without paging."""
+    """Time every backend on one shape, then the same work without paging."""
     dtype = getattr(torch, shape.dtype)
     torch.manual_seed(0)
     per_seq = -(-shape.context // shape.block_size)
@@ -177,7 +178,7 @@ def time_backends(
     rows = []
     for name, run in runs.items():
         times = _times(run, device, repeats)
-        # Other programs disturb a CPU: there, the best run says most.
+        # Other programs disturb measurements on a CPU: the best run is the most reliable there.
         seconds = statistics.median(times) if device.type == "cuda" else min(times)
         distance = error(run(), exact)
         if not distance <= TOLERANCE[shape.dtype]:
@@ -193,7 +194,7 @@ def time_backends(
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return the machine and the library versions of the measurement."""
     about: dict[str, Any] = {"python": platform.python_version(), "torch": torch.__version__}
     for name in ("triton", "numba", "numpy"):
         module = sys.modules.get(name)
@@ -207,17 +208,15 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be varied."""
+    """Add the benchmark's options."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--output", type=Path, help="also write the JSON to this file")
-    parser.add_argument("--quick", action="store_true", help="a part of the grid, fewer repeats")
-    parser.add_argument(
-        "--cpu", action="store_true", help="measure the CPU backends even where there is a GPU"
-    )
+    parser.add_argument("--quick", action="store_true", help="part of the grid, fewer repeats")
+    parser.add_argument("--cpu", action="store_true", help="measure the CPU backends even if there is a GPU")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, measure and print; returns the exit status. See the module's docstring."""
+    """Check, measure and print; return the exit status. See the module's docstring."""
     on_gpu = torch.cuda.is_available() and not options.cpu
     device = torch.device("cuda" if on_gpu else "cpu")
     backends = ["triton", "torch"] if on_gpu else ["numba", "torch"]

@@ -1,8 +1,8 @@
-"""Record which beam grows from which, in beam searches of the real model, in bench/results/beams.json.
+"""Record the trees of beam searches of the real model in bench/results/beams.json.
 
-Chapter 4 replays these trees to count blocks: what a search shares depends on its tree and on nothing else, so the
-model need not run again. Each search has a prompt of ShareGPT's mean length and as many new tokens (161 and 338).
-A step is a word of digits: the i-th says which beam of the step before beam i extends.
+Chapter 4 replays these trees to count blocks: the blocks that a search shares depend only on its tree, so the model
+need not run again. Prompt and output have ShareGPT's mean lengths (161 and 338 tokens). A step is a string of digits:
+the i-th digit is the index of the beam in the previous step that beam i extends.
 """
 
 import json
@@ -51,7 +51,7 @@ def main() -> None:
         chat = [{"role": "user", "content": question}]
         tokens = model.tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
         if len(tokens) < PROMPT_TOKENS:
-            raise ValueError(f"a question has {len(tokens)} tokens, at least {PROMPT_TOKENS} are wanted")
+            raise ValueError(f"a question has {len(tokens)} tokens, but needs at least {PROMPT_TOKENS}")
         for width in WIDTHS:
             sampling = SamplingParams(max_tokens=NEW_TOKENS, beam_width=width, ignore_eos=True)
             runs.append((llm.add_request(tokens[-PROMPT_TOKENS:], sampling), width, []))

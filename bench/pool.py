@@ -1,4 +1,4 @@
-"""`python3 course.py bench pool`: what an operation of the pool costs, against the pool's size (chapter 2)."""
+"""`python3 course.py bench pool`: the cost of the pool's operations as a function of its size (chapter 2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paged_ref.blocks.prefix_cache import PrefixCache
 
 @dataclass(frozen=True)
 class PoolTiming:
-    """One pool size: seconds to build it, and operations (one block each) a second, the best of several rounds."""
+    """One pool size: seconds to build it, and operations (of one block) per second, the best of several rounds."""
 
     num_blocks: int
     build_seconds: float
@@ -72,18 +72,23 @@ def time_pool(num_blocks: int, operations: int = 200, rounds: int = 200) -> Pool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be varied."""
+    """Add the benchmark's options."""
     parser.add_argument(
-        "--sizes", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6], metavar="N", help="blocks"
+        "--sizes",
+        type=int,
+        nargs="+",
+        default=[10**3, 10**4, 10**5, 10**6],
+        metavar="N",
+        help="numbers of blocks",
     )
-    parser.add_argument("--operations", type=int, default=200, metavar="N", help="operations a round (200)")
+    parser.add_argument("--operations", type=int, default=200, metavar="N", help="operations per round (200)")
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="also write the figures to this JSON file"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print; returns the exit status."""
+    """Measure and print; return the exit status."""
     small = [size for size in args.sizes if size < 4 * args.operations]
     if small or args.operations < 1:
         raise ValueError(

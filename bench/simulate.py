@@ -1,4 +1,4 @@
-"""`python3 course.py bench simulate`: how many requests a second the simulator runs (chapter 6)."""
+"""`python3 course.py bench simulate`: how many requests per second the simulator processes (chapter 6)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .status_line import StatusLine
 CASES = [
     ("alpaca", "opt-13b-a100", 10.0),
     ("sharegpt", "opt-13b-a100", 1.5),
-    ("sharegpt", "opt-13b-a100", 3.0),  # more than it can serve: a queue and preemptions
+    ("sharegpt", "opt-13b-a100", 3.0),  # overload: a queue and preemptions
     ("sharegpt", "llama-3.1-70b-8xh100", 10.0),
 ]
 
 
 @dataclass(frozen=True)
 class SimulatorTiming:
-    """One case. Seconds are of the processor, so that a busy machine counts less."""
+    """One case. Times are CPU seconds, so that other programs on the machine matter less."""
 
     trace: str
     setup: str
@@ -40,7 +40,7 @@ class SimulatorTiming:
 
 
 def time_simulator(trace: str, setup: str, rate: float, num_requests: int) -> SimulatorTiming:
-    """Simulate one workload, and time it."""
+    """Simulate one workload and time it."""
     jobs = make_workload(TRACES[trace], num_requests, rate)
     started = time.process_time()
     result = simulate(jobs, SETUPS[setup])
@@ -53,15 +53,17 @@ def time_simulator(trace: str, setup: str, rate: float, num_requests: int) -> Si
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be varied."""
-    parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="of each workload (10,000)")
+    """Add the benchmark's options."""
+    parser.add_argument(
+        "--requests", type=int, default=10_000, metavar="N", help="requests per workload (10,000)"
+    )
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="also write the figures to this JSON file"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print; returns the exit status."""
+    """Measure and print; return the exit status."""
     if args.requests < 1:
         raise ValueError(f"--requests {args.requests}: it must be 1 or more")
     rows = []
@@ -70,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     )
     for trace, setup, rate in CASES:
         with StatusLine() as line:
-            line.say(f"{trace} at {rate:g} requests a second on {setup}")
+            line.say(f"{trace} at {rate:g} requests per second on {setup}")
             row = time_simulator(trace, setup, rate, args.requests)
         rows.append(asdict(row))
         print(

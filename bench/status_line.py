@@ -1,4 +1,4 @@
-"""A status line for long benchmarks: what is being measured now, on stderr."""
+"""A status line on stderr for long benchmarks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import TracebackType
 
 
 class StatusLine:
-    """What a long command is doing now, on stderr: one line that is overwritten, or lines where it is no terminal."""
+    """Shows the current activity on stderr: one overwritten line on a terminal, separate lines elsewhere."""
 
     def __enter__(self) -> StatusLine:
         return self
@@ -19,6 +19,6 @@ class StatusLine:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
     def say(self, what: str) -> None:
-        """Show this until the next call."""
+        """Show `what` until the next call."""
         start, end = ("\r\x1b[2K", "") if sys.stderr.isatty() else ("", "\n")
         print(f"{start}{what}", end=end, file=sys.stderr, flush=True)

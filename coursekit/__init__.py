@@ -1,4 +1,4 @@
-"""What turns `curriculum/` into notebooks, looks after the machine, and runs the tests: the course's tools.
+"""Course tools: build notebooks from `curriculum/`, check the machine, run the tests.
 
 Uses `paged_ref`, never the reverse. Importing this package imports nothing heavy.
 """
@@ -6,4 +6,4 @@ Uses `paged_ref`, never the reverse. Importing this package imports nothing heav
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The course's folder: the one that holds `course.py`, `curriculum/` and `notebooks/`."""
+"""The course's folder, which contains `course.py`, `curriculum/` and `notebooks/`."""

@@ -1,7 +1,7 @@
-"""`python -m coursekit WORD ...`: one table from words to modules.
+"""`python -m coursekit COMMAND ...`: one table from commands to modules.
 
-A word is known when its module is there; each module has `main(arguments) -> exit code`. Uses the standard
-library only, because course.py asks `check_word` before anything is installed.
+A command is known if its module exists; each module has `main(arguments) -> exit code`. This file uses only the
+standard library, because course.py calls `check_command` before anything is installed.
 """
 
 from __future__ import annotations
@@ -12,55 +12,55 @@ import importlib.util
 import os
 import sys
 
-WORDS = {
-    "lab": ("coursekit.cli.lab", "open JupyterLab on the first notebook, or on a chapter's"),
+COMMANDS = {
+    "lab": ("coursekit.cli.lab", "open JupyterLab on the first notebook or a chapter's notebook"),
     "test": ("coursekit.cli.test", "run every test and validate every notebook"),
-    "doctor": ("coursekit.cli.doctor", "tell whether this machine is ready, by running a kernel on it"),
-    "check": ("coursekit.cli.check", "check your own answers to a chapter's exercises"),
+    "doctor": ("coursekit.cli.doctor", "check that this machine is ready, by running a kernel on it"),
+    "check": ("coursekit.cli.check", "check your answers to a chapter's exercises"),
     "quiz": ("coursekit.quiz", "interview questions in the terminal"),
     "grade": ("coursekit.grade.command", "grade submitted notebooks"),
-    "build": ("coursekit.build.command", "make the notebooks from curriculum/ (for authors)"),
+    "build": ("coursekit.build.command", "build the notebooks from curriculum/ (for authors)"),
     "bench": ("bench.__main__", "measure the reference implementation"),
 }
 
 
-def known_words() -> dict[str, tuple[str, str]]:
-    """The part of the table whose modules exist."""
+def known_commands() -> dict[str, tuple[str, str]]:
+    """The commands whose modules are installed: name → (module, purpose)."""
     known = {}
-    for word, (module, purpose) in WORDS.items():
+    for command, (module, purpose) in COMMANDS.items():
         package = module.partition(".")[0]
         if importlib.util.find_spec(package) and importlib.util.find_spec(module):
-            known[word] = (module, purpose)
+            known[command] = (module, purpose)
     return known
 
 
-def check_word(word: str) -> str | None:
-    """What is wrong with this word, in one sentence, or None."""
-    words = ["help", *known_words()]
-    if word in words:
+def check_command(command: str) -> str | None:
+    """Return one sentence on why `command` is unknown, or None if it is known."""
+    commands = ["help", *known_commands()]
+    if command in commands:
         return None
-    near = difflib.get_close_matches(word, words, n=1)
+    near = difflib.get_close_matches(command, commands, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
-    return f"there is no word {word!r}.{hint} The words are: {', '.join(words)}."
+    return f"there is no command {command!r}.{hint} The commands are: {', '.join(commands)}."
 
 
 def main(arguments: list[str]) -> int:
-    """Hand the arguments to the first word's module."""
-    word = arguments[0] if arguments else "help"
+    """Run the module of the command with the remaining arguments; return its exit code."""
+    command = arguments[0] if arguments else "help"
     # Threads that wait for each other sleep instead of spinning. On a machine that others use too, spinning made a
     # decode step thirty times as slow. Notebook kernels and tests inherit this. A benchmark has the machine to itself.
-    if word != "bench":
+    if command != "bench":
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    if word in ("help", "-h", "--help"):
-        print("usage: python3 course.py WORD [ARGUMENTS]      (WORD --help explains one)\n")
-        for name, (_, purpose) in known_words().items():
+    if command in ("help", "-h", "--help"):
+        print("usage: python3 course.py COMMAND [ARGUMENTS]      (COMMAND --help explains one)\n")
+        for name, (_, purpose) in known_commands().items():
             print(f"  {name:<8} {purpose}")
         return 0
-    problem = check_word(word)
+    problem = check_command(command)
     if problem:
         print(problem, file=sys.stderr)
         return 2
-    module = importlib.import_module(known_words()[word][0])
+    module = importlib.import_module(known_commands()[command][0])
     return int(module.main(arguments[1:]) or 0)
 
 

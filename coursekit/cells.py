@@ -1,6 +1,6 @@
-"""One cell of a chapter's exercises, as the build and the grader know it.
+"""One cell of a chapter's exercises, shared by the build and the grader.
 
-Kept apart from the build, whose libraries take a second to import: each of the grader's processes would.
+Separate from the build, whose libraries take a second to import: every grader process would pay for that.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of both notebooks. `kind` is text, code (the author's own), answer or check.
+    """One cell of both notebooks. `kind` is text, code (written by the author), answer or check.
 
-    `exercise` is the id of the exercise it belongs to; `solved` and `stub` are its two sources; `line` is where it
-    stands in the text, if it stands there.
+    `exercise` is the id of the cell's exercise; `solved` and `stub` are its two sources; `line` is its
+    line in the source file, or None if the cell was generated.
     """
 
     kind: str
@@ -32,5 +32,5 @@ def hints_of(cells: Iterable[Cell], id: str) -> tuple[str, ...]:
 
 
 def grade_id(id: str) -> str:
-    """An exercise's name in nbgrader's metadata, which allows no dot: `exercise-2-1`."""
+    """The exercise's name in nbgrader's metadata, which does not allow dots: `exercise-2-1`."""
     return f"exercise-{id.replace('.', '-')}"

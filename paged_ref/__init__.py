@@ -1,7 +1,7 @@
 """paged_ref: PagedAttention, written to be read.
 
-The files in reading order stand in the README; each says in its first lines which chapter teaches it. Importing this
-package loads none of torch, triton or transformers: a name is fetched from its module when it is first used.
+The README lists the files in reading order; the first lines of each file say which chapter teaches it. Importing this
+package loads none of torch, triton or transformers: each public name is imported from its module on first use.
 """
 
 from __future__ import annotations

@@ -10,22 +10,22 @@ from importlib import import_module
 
 COMMANDS = {
     "generate": ("cli.generate", "continue prompts on a real model through a paged cache"),
-    "plan": ("cli.plan", "how many requests fit on a machine, and what one costs"),
+    "plan": ("cli.plan", "how many requests fit on a machine, and what a request costs"),
     "simulate": (
         "cli.simulate",
-        "run a workload on the real scheduler, with a cost model for the model",
+        "run a workload on the real scheduler, with a cost model in place of the language model",
     ),
     "warm-up": ("cli.warm_up", "compile the CPU loops now, so that the first prompt does not wait for them"),
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse a command and run it; returns the exit status."""
+    """Parse a command and run it; return the exit status."""
     argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(
         prog="python -m paged_ref", description="PagedAttention, written to be read."
     )
-    # Threads that spin while they wait slow down a machine that others use, too.
+    # Threads that spin while they wait slow down everything else on the machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     _add_commands(parser, next((word for word in argv if not word.startswith("-")), ""))
     args = parser.parse_args(argv)
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _add_commands(parser: argparse.ArgumentParser, chosen: str) -> None:
-    """Add a subparser for each command. Only the chosen one's module is imported, so that help comes at once."""
+    """Add a subparser for each command. Only the chosen command's module is imported, so `--help` is fast."""
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (module_name, purpose) in COMMANDS.items():
         command = subparsers.add_parser(name, help=purpose, description=purpose)

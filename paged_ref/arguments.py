@@ -1,10 +1,10 @@
-"""Checks of arguments, and whole-number arithmetic, that several modules share."""
+"""Argument checks and integer arithmetic that several modules share."""
 
 from __future__ import annotations
 
 
 def require_int(name: str, value: object, minimum: int) -> None:
-    """Raise ValueError, with the argument's name, unless `value` is an int of at least `minimum`."""
+    """Raise ValueError, naming the argument, unless `value` is an int of at least `minimum`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise ValueError(f"{name} = {value!r}: it must be a whole number, {minimum} or more")
 

@@ -1,14 +1,14 @@
-"""How large a KV cache is and how much of it is wasted: the arithmetic of chapter 1, without a model in memory.
+"""The size of a KV cache and how much of it is wasted: the arithmetic of chapter 1, without loading a model.
 
-A token's keys and values take, in every layer, one vector of `head_dim` numbers for each KV head, twice:
+In every layer, a token stores one key and one value vector of `head_dim` elements for each KV head:
 
-    bytes per token = 2 (K and V) * num_layers * num_kv_heads * head_dim * bytes per number
+    bytes per token = 2 (K and V) * num_layers * num_kv_heads * head_dim * bytes per element
 
-That is MHA (a KV head for each query head), GQA (one for a group of them) and MQA (one for all). Two designs change
-the formula itself: MLA keeps one *latent* vector of `latent_dim` numbers per layer instead of any K and V, and a layer
-with a sliding window keeps the last `sliding_window` tokens only.
+The formula covers MHA (a KV head for each query head), GQA (a KV head for each group of query heads) and MQA (one KV
+head for all query heads). Two designs change the formula itself: MLA stores one *latent* vector of `latent_dim`
+elements per layer in place of K and V, and a layer with a sliding window keeps only the last `sliding_window` tokens.
 
-Units: everything is in bytes. 1 GB = 10^9 bytes and 1 GiB = 2^30 bytes; names say which.
+Units: all sizes are in bytes. 1 GB = 10^9 bytes and 1 GiB = 2^30 bytes; the text says which is meant.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ BYTES_PER_NUMBER = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What the size of a decoder's KV cache depends on.
+    """The dimensions of a decoder that determine the size of its KV cache.
 
     Attributes:
         num_layers: layers that keep keys and values.
         num_heads: query heads. They do not change the cache's size.
         num_kv_heads: key/value heads: num_heads (MHA), fewer (GQA), or 1 (MQA).
-        head_dim: numbers in one head's key, and in its value.
-        dtype: how a number is stored: a key of `BYTES_PER_NUMBER`.
-        latent_dim: numbers that MLA keeps per token and layer, in place of keys and values; 0: it is not MLA.
-        sliding_window: tokens that a layer with a window sees; `num_window_layers` of the layers have one.
-        num_parameters: of the whole model, for the size of its weights; 0: not known.
+        head_dim: elements in one head's key, and in one head's value.
+        dtype: data type of an element: a key of `BYTES_PER_NUMBER`.
+        latent_dim: elements that MLA stores per token and layer, in place of keys and values; 0: not an MLA model.
+        sliding_window: window length in tokens; `num_window_layers` of the layers have this window.
+        num_parameters: parameters of the whole model, for the size of its weights; 0: not known.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ModelShape:
                 raise ValueError(f"{self.name}: {field} = {getattr(self, field)}: it must be 1 or more")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
-                f"{self.name}: {self.num_heads} query heads cannot be shared out evenly over "
+                f"{self.name}: {self.num_heads} query heads cannot be divided evenly among "
                 f"{self.num_kv_heads} KV heads"
             )
         if self.dtype not in BYTES_PER_NUMBER:
@@ -64,12 +64,13 @@ class ModelShape:
         ):
             raise ValueError(
                 f"{self.name}: {self.num_window_layers} of {self.num_layers} layers with a window of "
-                f"{self.sliding_window} tokens, latent_dim = {self.latent_dim}: no number may be negative, and no "
-                "more layers can have a window than there are"
+                f"{self.sliding_window} tokens, latent_dim = {self.latent_dim}: none of these may be negative, and "
+                "the layers with a window cannot outnumber all layers"
             )
         if bool(self.num_window_layers) != bool(self.sliding_window):
             raise ValueError(
-                f"{self.name}: sliding_window = {self.sliding_window}, but {self.num_window_layers} layers have one"
+                f"{self.name}: sliding_window = {self.sliding_window}, but {self.num_window_layers} layers have a "
+                "window"
             )
 
     @classmethod
@@ -77,7 +78,7 @@ class ModelShape:
         """Read the shape from a transformers config (or anything with the same attribute names).
 
         Raises:
-            ValueError: it describes no attention layers (a state-space model, for instance).
+            ValueError: the config describes no attention layers (a state-space model, for instance).
         """
         missing = [
             n for n in ("num_attention_heads", "num_hidden_layers", "hidden_size") if not hasattr(config, n)
@@ -90,7 +91,7 @@ class ModelShape:
         num_layers = config.num_hidden_layers
         num_kv_heads = getattr(config, "num_key_value_heads", None) or num_heads
         if getattr(config, "multi_query", False) and not getattr(config, "new_decoder_architecture", False):
-            num_kv_heads = 1  # Falcon 7B's way of saying it
+            num_kv_heads = 1  # Falcon 7B marks MQA this way
         window = getattr(config, "sliding_window", None) or 0
         layer_types = getattr(config, "layer_types", None) or ["sliding_attention"] * num_layers
         num_window_layers = list(layer_types).count("sliding_attention") if window else 0
@@ -109,7 +110,7 @@ class ModelShape:
 
     @property
     def kind(self) -> str:
-        """The kind of attention: MHA, GQA, MQA or MLA, and "+ window" if layers have one."""
+        """The kind of attention: MHA, GQA, MQA or MLA, followed by "+ window" if any layer has a sliding window."""
         if self.latent_dim:
             kind = "MLA"
         elif self.num_kv_heads == self.num_heads:
@@ -120,7 +121,7 @@ class ModelShape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes that one token leaves behind, over all layers (in a layer with a window: until it is out of sight)."""
+        """Bytes that one token takes, over all layers (in a layer with a window: until it has left the window)."""
         numbers = self.latent_dim or 2 * self.num_kv_heads * self.head_dim
         return self.num_layers * numbers * BYTES_PER_NUMBER[self.dtype]
 
@@ -129,7 +130,7 @@ class ModelShape:
         return self.kv_bytes_per_token * block_size
 
     def kv_bytes(self, num_tokens: int) -> int:
-        """Bytes that must be kept for a sequence of `num_tokens`: what has left a layer's window need not be."""
+        """Bytes that a sequence of `num_tokens` needs. Tokens that have left a layer's window are not counted there."""
         per_layer = self.kv_bytes_per_token // self.num_layers
         in_window = min(num_tokens, self.sliding_window)
         full_layers = self.num_layers - self.num_window_layers
@@ -144,20 +145,20 @@ class ModelShape:
         """
         if not self.num_parameters:
             raise ValueError(
-                f"{self.name}: num_parameters is not known, so neither is the size of the weights"
+                f"{self.name}: num_parameters is not known, so the size of the weights is not known either"
             )
         return self.num_parameters * BYTES_PER_NUMBER[self.dtype]
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Slots by what became of them (PagedAttention paper, section 3.1). All but `used` are waste.
+    """Slots by state (PagedAttention paper, section 3.1). All but `used` are waste.
 
     Attributes:
-        used: hold a token.
-        reserved: held for a token that will come: a waste only until then.
-        internal: held by somebody who will never use them.
-        external: lost between requests: free, but in holes too small for whoever waits, or rounded up.
+        used: slots that hold a token.
+        reserved: slots reserved for a token that will come: wasted until it does.
+        internal: slots that a request holds and will never use.
+        external: slots lost between requests: free, but in holes too small for a waiting request, or lost to rounding.
     """
 
     used: float
@@ -171,7 +172,7 @@ class Usage:
         return self.used + self.reserved + self.internal + self.external
 
     def shares(self) -> dict[str, float]:
-        """The four parts as shares of the whole, by name."""
+        """The four parts as fractions of the total, by name."""
         names = ("used", "reserved", "internal", "external")
         return {name: getattr(self, name) / self.total for name in names}
 
@@ -190,21 +191,21 @@ class Usage:
 
 
 def split_reservation(num_tokens: int, final_tokens: int, num_slots: int) -> Usage:
-    """What became of the slots that one request holds; works for a contiguous piece and for a list of blocks.
+    """Split the slots that one request holds by state; works for a contiguous reservation and for a list of blocks.
 
     Args:
-        num_tokens: tokens it has now.
-        final_tokens: tokens it will have at its end. They may be more than `num_slots`: a paged request takes further
-            blocks later.
-        num_slots: slots it holds now.
+        num_tokens: tokens the request has now.
+        final_tokens: tokens the request will have when it ends. This may exceed `num_slots`: a paged request takes
+            more blocks later.
+        num_slots: slots the request holds now.
 
     Raises:
-        ValueError: more tokens than slots, or more now than at the end.
+        ValueError: more tokens than slots, or more tokens now than at the end.
     """
     if not 0 <= num_tokens <= min(final_tokens, num_slots):
         raise ValueError(
-            f"{num_tokens} tokens now, {final_tokens} at the end, in {num_slots} slots: a token needs a slot, and none "
-            "is given back before the end"
+            f"{num_tokens} tokens now, {final_tokens} at the end, in {num_slots} slots: a token needs a slot, and no "
+            "slot is freed before the request ends"
         )
     promised = min(final_tokens, num_slots)
     return Usage(used=num_tokens, reserved=promised - num_tokens, internal=num_slots - promised)
@@ -213,32 +214,32 @@ def split_reservation(num_tokens: int, final_tokens: int, num_slots: int) -> Usa
 def kv_budget(
     memory_bytes: float, weight_bytes: float, memory_fraction: float = 0.9, activation_bytes: float = 0.0
 ) -> float:
-    """Bytes left for keys and values on all devices together.
+    """Return the bytes left for keys and values on all devices together.
 
     Raises:
-        ValueError: `memory_fraction` is not a share.
+        ValueError: `memory_fraction` is not a fraction.
         MemoryError: nothing is left.
     """
     if not 0 < memory_fraction <= 1:
-        raise ValueError(f"memory_fraction = {memory_fraction}: it must be a share, above 0 and at most 1")
+        raise ValueError(f"memory_fraction = {memory_fraction}: it must be a fraction, above 0 and at most 1")
     room = memory_fraction * memory_bytes - weight_bytes - activation_bytes
     if room <= 0:
         raise MemoryError(
             f"{memory_fraction:.0%} of {human_bytes(memory_bytes)} do not hold {human_bytes(weight_bytes)} of weights "
-            f"and {human_bytes(activation_bytes)} of activations: take more or larger devices, or smaller numbers"
+            f"and {human_bytes(activation_bytes)} of activations: use more or larger devices, or a smaller dtype"
         )
     return room
 
 
 def contiguous_capacity(budget: float, shape: ModelShape, max_tokens: int) -> int:
-    """Requests at once if each reserves `max_tokens` in one piece."""
+    """Return how many requests fit at once if each reserves `max_tokens` contiguous slots."""
     return int(budget // shape.kv_bytes(max_tokens))
 
 
 def paged_capacity(budget: float, shape: ModelShape, num_tokens: int, block_size: int = 16) -> int:
-    """Requests of `num_tokens` at once in blocks: the budget is cut into whole blocks, and each takes whole blocks.
+    """Return how many requests of `num_tokens` fit at once in blocks. Budget and requests are rounded to whole blocks.
 
-    Blocks behind a sliding window are counted too: our pool does not give them back before the request ends.
+    Blocks behind a sliding window are counted too: our pool does not free them before the request ends.
     """
     num_blocks = int(budget // shape.kv_bytes_per_block(block_size))
     return num_blocks // blocks_for(num_tokens, block_size)
@@ -258,16 +259,16 @@ MODELS = {
         _M("mistral-7b", 32, 32, 8, 128, num_parameters=7_241_732_096),
         _M("opt-13b", 40, 40, 40, 128, "float16", num_parameters=12_853_473_280),
         _M("falcon-7b", 32, 71, 1, 64, num_parameters=6_921_720_704),
-        # Layers 6, 12, … of 62 see everything, the others the last 1,024 tokens.
+        # Layers 6, 12, … of 62 attend to all tokens, the others to the last 1,024.
         _M("gemma-3-27b", 62, 32, 16, 128, sliding_window=1024, num_window_layers=52, num_parameters=27_009_346_304),
-        # A latent of 512 numbers and a key of 64 for the position.
+        # A latent of 512 elements and a rotary key of 64.
         _M("deepseek-v3", 61, 128, 128, 128, latent_dim=512 + 64),
     )
 }  # fmt: skip
 
 
 def human_bytes(num_bytes: float) -> str:
-    """A size for people, in decimal units: 983040 -> '983 kB'."""
+    """Return a size in readable decimal units: 983040 -> '983 kB'."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= size:
             value = num_bytes / size

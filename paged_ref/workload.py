@@ -1,8 +1,8 @@
-"""Who asks for what, and when: requests for the simulator (chapters 1 and 6).
+"""Workloads for the simulator: request lengths and arrival times (chapters 1 and 6).
 
-Lengths have the means of the vLLM paper's two traces and a log-normal shape: most are short, some are many times
-longer. Arrivals are a Poisson process: at a rate of r requests a second the gaps between them are exponential with mean
-1 / r. Everything follows from the seed.
+Lengths have the means of the vLLM paper's two traces and a log-normal distribution: most are short, some are many times
+longer. Arrivals are a Poisson process: at a rate of r requests per second, the gaps between them are exponential with
+mean 1 / r. The seed determines everything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Trace:
-    """Mean prompt and output lengths in tokens, and the spread: the standard deviation of the lengths' logarithm."""
+    """Mean prompt and output lengths in tokens, and `spread`, the standard deviation of the log of the lengths."""
 
     name: str
     prompt_tokens: float
@@ -30,11 +30,11 @@ TRACES = {
 
 @dataclass(frozen=True)
 class Job:
-    """One request: when it comes, how long its prompt is, how many tokens it will generate.
+    """One request: its arrival time in seconds, its prompt length, and how many tokens it will generate.
 
     Attributes:
-        priority: as in `Request`: lower goes first.
-        shared_tokens: how many tokens its prompt begins with that all jobs have in common (a system prompt).
+        priority: as in `Request`: lower numbers run first.
+        shared_tokens: length of the beginning that all jobs' prompts have in common (a system prompt).
     """
 
     seconds: float
@@ -53,21 +53,21 @@ def make_workload(
     urgent: float = 0.0,
     shared_tokens: int = 0,
 ) -> list[Job]:
-    """Jobs in the order of their arrival.
+    """Return jobs in order of arrival.
 
     Args:
-        rate: requests a second; `inf`: all at once.
-        max_tokens: prompt and output together; longer ones are cut.
-        urgent: share of the requests that have priority -1, the others have 0.
-        shared_tokens: a system prompt in front of every prompt.
+        rate: requests per second; `inf`: all at once.
+        max_tokens: limit for prompt and output together; longer requests are cut.
+        urgent: fraction of the requests with priority -1; the others have priority 0.
+        shared_tokens: length of a system prompt in front of every prompt.
 
     Raises:
         ValueError: an argument out of its range.
     """
     if num_requests < 0 or not rate > 0 or not 0 <= urgent <= 1 or not 0 <= shared_tokens <= max_tokens - 2:
         raise ValueError(
-            f"num_requests = {num_requests}, rate = {rate}, urgent = {urgent}, shared_tokens = {shared_tokens}: wanted "
-            "are 0 or more, above 0, a share between 0 and 1, and room for a token before and after"
+            f"num_requests = {num_requests}, rate = {rate}, urgent = {urgent}, shared_tokens = {shared_tokens}: these "
+            "must be 0 or more, above 0, a fraction from 0 to 1, and from 0 to max_tokens - 2"
         )
     rng = np.random.default_rng(seed)
     arrivals = np.cumsum(rng.exponential(1 / rate, num_requests))
@@ -83,6 +83,6 @@ def make_workload(
 
 
 def _lengths(rng: np.random.Generator, mean: float, spread: float, n: int) -> np.ndarray:
-    """Whole numbers, 1 or more, with about this mean: the log-normal's own mean is exp(mu + spread ** 2 / 2)."""
+    """Return `n` integers, 1 or more, with about this mean; the log-normal's mean is exp(mu + spread ** 2 / 2)."""
     values = rng.lognormal(np.log(mean) - spread**2 / 2, spread, n)
     return np.maximum(1, np.rint(values)).astype(np.int64)

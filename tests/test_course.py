@@ -312,7 +312,7 @@ def test_without_the_model_the_word_still_starts(folder: Course) -> None:
 def test_a_wrong_word_and_help_set_nothing_up(folder: Course) -> None:
     code, _, errors = folder.run("lba")
     assert code == 1
-    assert "there is no word 'lba'. Did you mean lab?" in errors
+    assert "there is no command 'lba'. Did you mean lab?" in errors
     for arguments in ((), ("--help",), ("help",), ("lab", "--help")):
         code, output, _ = folder.run(*arguments)
         assert code == 0

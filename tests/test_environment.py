@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import course
-from coursekit.__main__ import WORDS
+from coursekit.__main__ import COMMANDS
 
 PROJECT = tomllib.loads((course.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -119,7 +119,7 @@ def test_course_installs_every_extra_on_the_pythons_it_accepts() -> None:
     assert extras == set(EXTRAS)
     assert PROJECT["requires-python"] == ">=" + ".".join(map(str, course.OLDEST_PYTHON))
     assert course.OLDEST_PYTHON <= sys.version_info[:2] <= course.NEWEST_PYTHON
-    assert set(course.NEEDS_MODEL) <= WORDS.keys()
+    assert set(course.NEEDS_MODEL) <= COMMANDS.keys()
 
 
 def test_license_is_the_one_named() -> None:

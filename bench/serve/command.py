@@ -1,4 +1,4 @@
-"""`python3 course.py bench serve`: our engine against transformers' ways to serve the same requests (chapter 7)."""
+"""`python3 course.py bench serve`: our engine and transformers' servers on the same requests (chapter 7)."""
 
 from __future__ import annotations
 
@@ -29,35 +29,41 @@ WORKLOADS = ("uniform", "skewed", "shared prefix", "samples")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be varied."""
+    """Add the benchmark's options."""
     parser.add_argument("--model", default="smollm2-135m", help="a name, a hub id or a folder (smollm2-135m)")
     parser.add_argument(
-        "--dtype", nargs="+", default=["float32", "bfloat16"], metavar="DTYPE", help="one or several"
+        "--dtype",
+        nargs="+",
+        default=["float32", "bfloat16"],
+        metavar="DTYPE",
+        help="one or more (float32 bfloat16)",
     )
     parser.add_argument("--workload", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME",
-                        help=f"of {', '.join(map(repr, WORKLOADS))} (all)")  # fmt: skip
+                        help=f"one or more of {', '.join(map(repr, WORKLOADS))} (all)")  # fmt: skip
     parser.add_argument(
         "--rounds", type=int, default=3, metavar="N", help="runs of each server, in turns (3)"
     )
     parser.add_argument(
         "--quick", action="store_true", help="a quarter of the requests and tokens, one round"
     )
-    parser.add_argument("--profile", action="store_true", help="also: where the time of a decode step goes")
+    parser.add_argument(
+        "--profile", action="store_true", help="also measure where the time of a decode step goes"
+    )
     parser.add_argument("--plain-weights", action="store_true",
-                        help="run our engine on layers and weights as transformers keeps them")  # fmt: skip
+                        help="run our engine with transformers' own layers and plain weights")  # fmt: skip
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="also write the figures to this JSON file"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print; returns the exit status."""
+    """Measure and print; return the exit status."""
     if args.rounds < 1:
         raise ValueError(f"--rounds {args.rounds}: it must be 1 or more")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for dtype in args.dtype:
         if dtype == "auto":
-            raise ValueError("--dtype auto: name one, so that all servers use the same")
+            raise ValueError("--dtype auto: name a dtype, so that all servers use the same one")
         choose_dtype(dtype, device)
     if args.output is not None and not args.output.absolute().parent.is_dir():
         raise ValueError(f"--output {args.output}: there is no folder {args.output.absolute().parent}")
@@ -72,9 +78,7 @@ def run(args: argparse.Namespace) -> int:
             paged = PagedModel.load(args.model, dtype, device, pack_weights=not args.plain_weights)
             dense = _load_dense(args.model, dtype, device)
             if paged.tokenizer is None:
-                raise ValueError(
-                    f"--model {args.model}: it came without a tokenizer, so there are no prompts"
-                )
+                raise ValueError(f"--model {args.model}: it has no tokenizer, which the prompts need")
             how = tuning(paged)
             workloads = make_workloads(paged.tokenizer, args.quick)
             servers = {
@@ -88,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
                     servers, workloads[name], dtype, 1 if args.quick else args.rounds, dense, line.say
                 )
             if args.profile:
-                line.say(f"{dtype}: where a decode step's time goes")
+                line.say(f"{dtype}: profiling decode steps")
                 profiles += profile_stages(paged, workloads["uniform"], dtype, 8 if args.quick else 48)
         figures += new
         print(table(new), flush=True)
@@ -110,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def machine(device: str, model: str) -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return the model, the machine and the library versions of the measurement."""
     about: dict[str, Any] = {
         "model": model,
         "device": torch.cuda.get_device_name() if device == "cuda" else f"CPU, {platform.machine()}",
@@ -123,13 +127,13 @@ def machine(device: str, model: str) -> dict[str, Any]:
 
 
 def _load_dense(model: str, dtype: str, device: str) -> Any:
-    """The same weights as transformers itself loads and runs them."""
+    """Load the same weights as a plain transformers model."""
     source = resolve(model)
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         source, dtype=choose_dtype(dtype, device), **load_arguments(source)
     )
     loaded.to(device)
-    loaded.generation_config.eos_token_id = None  # the lengths are given
+    loaded.generation_config.eos_token_id = None  # the workload fixes the lengths
     return loaded.eval()
 
 

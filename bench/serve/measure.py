@@ -1,8 +1,8 @@
-"""The servers take turns on the same requests; what they return is compared, and how long they took (chapter 7).
+"""Run the servers in turns on the same requests, and compare their tokens and times (chapter 7).
 
-Fair means: one process, the same weights and prompts, a warm-up for everyone, another order in every round, medians.
-A server that is fast and wrong has lost: in float32, greedy tokens must be equal, and where two differ the model must
-have found both about equally likely.
+A fair comparison means: one process, the same weights and prompts, a warm-up for every server, a different order in
+each round, medians. A server whose tokens differ is disqualified: in float32, greedy tokens must be equal, and where
+two differ, the model must find both about equally likely.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from .servers import Run, Server
 from .workloads import Workload
 
-CLOSE = 1e-3  # logits that differ by less may be exchanged by rounding
+CLOSE = 1e-3  # rounding may swap the order of logits that differ by less
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Figures:
     """One server on one workload: medians over the rounds, latencies over all sequences of all rounds.
 
     Attributes:
-        throughput: tokens a second; `spread` its lowest and highest round.
+        throughput: tokens per second; `spread`: those of the slowest and the fastest round.
         ttft_p50, ttft_max: seconds from the arrival of all requests to a sequence's first token.
         itl_p50, itl_p99: seconds between a sequence's tokens.
-        cache_mib: of keys and values, the most held or set aside.
+        cache_mib: the most MiB of keys and values held or reserved.
     """
 
     workload: str
@@ -46,7 +46,7 @@ class Figures:
 
 
 class Disagreement(RuntimeError):
-    """Two servers gave different tokens where the model's choice is clear."""
+    """Two servers returned different tokens where the model's choice is clear."""
 
 
 def compare_servers(
@@ -57,14 +57,14 @@ def compare_servers(
     dense: Any,
     say: Callable[[str], None] = lambda what: None,
 ) -> list[Figures]:
-    """Figures of each server, in the order of `servers`.
+    """Return the figures of each server, in the order of `servers`.
 
     Args:
-        dense: the transformers model, to judge tokens that differ.
-        say: told what happens, for a line of progress.
+        dense: the reference model (plain transformers), used where tokens differ.
+        say: called with the current activity, for a status line.
 
     Raises:
-        Disagreement: in float32, with one sample a prompt.
+        Disagreement: lengths are wrong or, in float32 with one sample per prompt, tokens differ.
     """
     small = replace(workload, prompts=workload.prompts[:2], new_tokens=[4] * len(workload.prompts[:2]))
     for name, server in servers.items():
@@ -84,22 +84,22 @@ def compare_servers(
 
 
 def check_lengths(run: Run, workload: Workload, name: str) -> None:
-    """Every sequence has as many tokens as were asked for, each with its time.
+    """Check that every sequence has as many tokens as requested, each with its time.
 
     Raises:
-        Disagreement: one has not.
+        Disagreement: a sequence does not.
     """
     wanted = [n for n in workload.new_tokens for _ in range(workload.num_samples)]
     for kind, rows in (("tokens", run.tokens), ("times", run.times)):
         if [len(row) for row in rows] != wanted:
-            raise Disagreement(f"{name} gave {[len(row) for row in rows]} {kind}, not {wanted}")
+            raise Disagreement(f"{name} returned {[len(row) for row in rows]} {kind}, not {wanted}")
 
 
 def check_equal(first: Run, second: Run, workload: Workload, dense: Any, names: tuple[str, str]) -> int:
-    """Compare greedy tokens; returns how many sequences part at a close decision.
+    """Compare greedy tokens; return how many sequences diverge at a close decision.
 
     Raises:
-        Disagreement: they part where the dense model finds one of the two tokens clearly likelier.
+        Disagreement: a sequence diverges where the dense model finds one of the two tokens clearly likelier.
     """
     close = 0
     for i, (a, b) in enumerate(zip(first.tokens, second.tokens, strict=True)):

@@ -1,15 +1,15 @@
-"""Where the time of a decode step goes: `python3 course.py bench serve --profile` (chapter 7).
+"""Profile a decode step: `python3 course.py bench serve --profile` (chapter 7).
 
-Each part is timed by a clock around the real call, in real steps of the engine:
+Each part is measured by a timer around the real calls, in real steps of the engine:
 
-    products       the model's linear layers, each one's call
-    attention      writing this step's keys and values, and attending through the table; in fused layers the rotary
-                   embedding, too, which is one loop with the writing
+    products       the matmuls: the calls of the model's linear layers
+    attention      writing this step's keys and values, and attending through the block table; in fused layers also the
+                   rotary embedding, which shares a loop with the writing
     bookkeeping    scheduler, batch of integers, sampling, text: everything outside the forward pass
     the rest       norms, rotary embedding, activations, residuals, and Python between them
 
-Beside it stands the limit: the same products alone, one after the other. No step can be shorter without another model,
-another precision or another machine.
+The limit is the time of the same matmuls alone, one after the other. No step can be faster with this model, precision
+and machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PARTS = ("products", "attention", "bookkeeping", "the rest")
 
 @dataclass(frozen=True)
 class Profile:
-    """Milliseconds of a decode step, by part (medians), and of its matrix products alone (the fastest).
+    """Milliseconds of a decode step, by part (medians), and of its matmuls alone (the fastest round).
 
     how: "plain weights", "packed weights" or "fused layers", which are packed too.
     """
@@ -53,19 +53,19 @@ class Profile:
 
     @property
     def step(self) -> float:
-        """The parts together."""
+        """The sum of the parts."""
         return sum(self.parts.values())
 
     @property
     def ours(self) -> float:
-        """The share of attention, gather and bookkeeping: what this project's code takes."""
+        """The fraction of the step spent in this project's code: attention and bookkeeping."""
         return (self.parts["attention"] + self.parts["bookkeeping"]) / self.step
 
 
 def profile_stages(model: PagedModel, workload: Workload, dtype: str, steps: int = 48) -> list[Profile]:
-    """Profile a model as it is, then with its layers and its weights set back one after the other; slowest first.
+    """Profile a model as it is, then with its layers unfused, then with its weights unpacked; return slowest first.
 
-    The model keeps its plain form.
+    The model is left unfused and unpacked.
     """
     found = [profile(model, workload, dtype, steps)]
     if found[-1].how == "fused layers":
@@ -79,7 +79,7 @@ def profile_stages(model: PagedModel, workload: Workload, dtype: str, steps: int
 
 
 def profile(model: PagedModel, workload: Workload, dtype: str, steps: int = 48) -> Profile:
-    """Run the workload's first sequences together, and time the parts of their decode steps."""
+    """Run the workload's first sequences together and time the parts of their decode steps."""
     prompts = workload.prompts[: workload.seqs_at_once]
     llm = LLM(model, num_blocks=workload.most_slots // 16, max_num_seqs=len(prompts))
     seconds: defaultdict[str, float] = defaultdict(float)
@@ -115,14 +115,14 @@ def profile(model: PagedModel, workload: Workload, dtype: str, steps: int = 48) 
 
 
 def tuning(model: PagedModel) -> str:
-    """How far a model's products and layers are made for a CPU; see `Profile.how`."""
+    """Return how a model is optimised for a CPU; see `Profile.how`."""
     if any(isinstance(vars(module).get("forward"), FusedLayer) for module in model.model.modules()):
         return "fused layers"
     return "packed weights" if _packed_products(model) else "plain weights"
 
 
 def _packed_products(model: PagedModel) -> list[PackedProduct]:
-    """Each once: a product may be that of several linear layers."""
+    """Return each packed matmul once; several linear layers may share it."""
     parts = map(packed_part, model.model.modules())
     return list({id(part.product): part.product for part in parts if part is not None}.values())
 
@@ -132,7 +132,7 @@ def _plain_linears(model: PagedModel) -> list[nn.Linear]:
 
 
 def _timed(owner: Any, name: str, part: str, seconds: defaultdict[str, float]) -> Any:
-    """Replace a method of an object or a class by itself with a clock around it, until the context ends."""
+    """Wrap a method of an object or a class in a timer until the context ends."""
     call: Callable[..., Any] = getattr(owner, name)
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -146,7 +146,7 @@ def _timed(owner: Any, name: str, part: str, seconds: defaultdict[str, float]) -
 
 @contextmanager
 def _timed_attention(seconds: defaultdict[str, float]) -> Iterator[None]:
-    """The function that is registered with transformers, under its own name, with a clock around it."""
+    """Wrap the attention function that is registered with transformers in a timer, under the same name."""
 
     def timed(*args: Any, **kwargs: Any) -> Any:
         started = time.perf_counter()
@@ -163,7 +163,7 @@ def _timed_attention(seconds: defaultdict[str, float]) -> Iterator[None]:
 
 @torch.inference_mode()
 def _products_alone(model: PagedModel, rows: int, repeats: int = 24) -> float:
-    """Seconds of all matrix products of `rows` rows, each once: the fastest of several rounds, for it is a limit."""
+    """Return the seconds of all matmuls with `rows` rows, each once; as a limit, the fastest of several rounds."""
     products: list[tuple[Callable[..., Any], int]] = [
         (one, one.weight.shape[1]) for one in _packed_products(model)
     ]

@@ -1,4 +1,4 @@
-"""The serving benchmark's figures as a table of text (chapter 7)."""
+"""The serving benchmark's figures as text tables (chapter 7)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .profile import PARTS, Profile
 
 
 def table(figures: Sequence[Figures]) -> str:
-    """One line a server, with its throughput as a bar, and how many times faster the first server is."""
+    """Return one line per server, with its throughput as a bar and the speedup of the first server over it."""
     fastest = max(f.throughput for f in figures)
     lines = [
         f"{'':34}{'tokens/s':>9}{'ours is':>10}{'TTFT p50':>10}{'max':>8}{'ITL p50':>9}{'p99':>9}{'cache':>10}"
@@ -29,7 +29,7 @@ def table(figures: Sequence[Figures]) -> str:
 
 
 def profile_table(profiles: Sequence[Profile]) -> str:
-    """The parts of a decode step in milliseconds, with a bar each, beside the limit."""
+    """Return the parts of a decode step in milliseconds, each with a bar, and the limit."""
     lines = []
     for p in profiles:
         lines.append(f"a decode step of {p.num_seqs} sequences, {p.dtype}, {p.how}: {p.step:.1f} ms")

@@ -2,10 +2,10 @@
 
     ours               a flat batch, block tables, requests join and leave between any two steps
     generate           transformers' padded batch: the prompts are padded to the longest, and all rows run until the
-                       last one has ended. More requests than a batch holds come one batch after the other
+                       last one has ended. If the requests exceed one batch, batches run one after the other
     generate_batch     transformers' own continuous batching over a paged cache
 
-Each returns its tokens, the time of each token, and the bytes of its KV cache. What a server prints or logs is its own.
+Each returns its tokens, the time of each token, and the bytes of its KV cache.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Run:
 
     Attributes:
         seconds: from the arrival of all requests to the last token.
-        tokens, times: for each sequence, in the order of (request, sample): the new token ids, and when each was
-            there, in seconds from the arrival.
-        cache_bytes: the most that the server's KV cache held, or has set aside where it does so at the start.
+        tokens, times: for each sequence, in the order of (request, sample): the new token ids, and the time of each in
+            seconds after the arrival.
+        cache_bytes: the most bytes that the server's KV cache held, or reserved if it reserves them at the start.
     """
 
     seconds: float
@@ -49,7 +49,7 @@ class Run:
 
     @property
     def throughput(self) -> float:
-        """Tokens a second."""
+        """Tokens per second."""
         return sum(map(len, self.tokens)) / self.seconds
 
     @property
@@ -67,7 +67,7 @@ Server = Callable[[Workload], Run]
 
 
 def serve_ours(model: PagedModel, enable_prefix_caching: bool = True) -> Server:
-    """Our engine on this model. Each run gets a new engine, so that no cached prefix is left from the one before."""
+    """Return our engine as a server. Each run uses a new engine, so that no cached prefix is left from earlier runs."""
 
     def run(workload: Workload) -> Run:
         at_once = workload.seqs_at_once
@@ -99,7 +99,7 @@ def serve_ours(model: PagedModel, enable_prefix_caching: bool = True) -> Server:
 
 
 def serve_generate(model: Any) -> Server:
-    """transformers' `generate` on padded batches."""
+    """Return transformers' `generate` on padded batches as a server."""
 
     def run(workload: Workload) -> Run:
         per_batch = workload.seqs_at_once // workload.num_samples
@@ -134,7 +134,7 @@ def serve_generate(model: Any) -> Server:
 
 
 def serve_generate_batch(model: Any) -> Server:
-    """transformers' continuous batching; its cache is given room for all sequences."""
+    """Return transformers' continuous batching as a server; its cache has room for all sequences."""
 
     def run(workload: Workload) -> Run:
         settings = ContinuousBatchingConfig(
@@ -161,7 +161,7 @@ def serve_generate_batch(model: Any) -> Server:
                         raise RuntimeError(f"generate_batch: {result.error}")
                     results[result.request_id] = result
                 elif result is None and not manager.is_running():
-                    raise RuntimeError("generate_batch has stopped before all requests ended")
+                    raise RuntimeError("generate_batch stopped before all requests ended")
             seconds = time.perf_counter() - started
             cache_bytes = _paged_cache_bytes(manager)
         times = [[t - started for t in results[name].timestamps] for name in names]
@@ -171,7 +171,7 @@ def serve_generate_batch(model: Any) -> Server:
 
 
 class _Clock(StoppingCriteria):
-    """Notes when each step of `generate` has chosen its tokens; never stops it."""
+    """Records when each step of `generate` has chosen its tokens; never stops it."""
 
     def __init__(self, started: float) -> None:
         self.started = started
@@ -192,6 +192,6 @@ def _config(workload: Workload, new_tokens: int) -> GenerationConfig:
 
 
 def _paged_cache_bytes(manager: Any) -> int:
-    """What transformers' paged cache has set aside: one tensor of bytes."""
+    """Return the bytes that transformers' paged cache has reserved, in one tensor."""
     nbytes: int = manager.batch_processor.cache.cache_tensor.nbytes
     return nbytes

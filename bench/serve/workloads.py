@@ -1,7 +1,7 @@
-"""What the servers are asked: prompts, and how many new tokens each (chapter 7).
+"""The servers' workloads: prompts, and the number of new tokens for each (chapter 7).
 
-All requests of a workload are there at the beginning, and at most `seqs_at_once` run together on every server. Nobody
-stops early: the lengths are given, so that all servers make the same number of tokens.
+All requests of a workload arrive at the beginning, and at most `seqs_at_once` run together on every server. No sequence
+stops early: the lengths are fixed, so that all servers generate the same number of tokens.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class Workload:
 
     Attributes:
         prompts: token ids.
-        new_tokens: of each request, exactly.
-        num_samples: continuations of each prompt. More than one are drawn at temperature 1; one is the likeliest.
+        new_tokens: exact number of new tokens of each request.
+        num_samples: continuations of each prompt. Several are sampled at temperature 1; a single one is greedy.
+        seqs_at_once: most sequences that run at once.
     """
 
     name: str
@@ -68,28 +69,28 @@ class Workload:
 
     @property
     def total_new_tokens(self) -> int:
-        """Tokens that a server has to make."""
+        """The number of tokens that a server has to generate."""
         return self.num_samples * sum(self.new_tokens)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence at its end."""
+        """The number of tokens of the longest sequence when it ends."""
         return max(len(p) + n for p, n in zip(self.prompts, self.new_tokens, strict=True))
 
     @property
     def most_slots(self) -> int:
-        """Slots in blocks of 256 tokens that hold every sequence at once: enough for any server."""
+        """The slots, in blocks of 256 tokens, that hold all sequences at once: enough for any server."""
         lengths = [len(p) + n for p, n in zip(self.prompts, self.new_tokens, strict=True)]
         return self.num_samples * sum(-(-length // 256) * 256 for length in lengths)
 
 
 def make_workloads(tokenizer: Any, quick: bool = False) -> dict[str, Workload]:
-    """The four workloads, by name; `quick` ones have a quarter of the requests and of the new tokens."""
+    """Return the four workloads by name; with `quick`, with a quarter of the requests and of the new tokens."""
     few, short = (4, 16) if quick else (16, 64)
     rng = np.random.default_rng(0)
     chats = [_chat(tokenizer, i, rng) for i in range(2 * few)]
     spread = np.clip(np.rint(rng.lognormal(np.log(40), 0.95, 2 * few)), 8, 4 * short).astype(int)
-    spread[0] = 4 * short  # one that is long, whatever was drawn
+    spread[0] = 4 * short  # one long request, whatever was drawn
     system = _system_prompt(tokenizer, 512)
     found = [
         Workload("uniform", f"{few} prompts, {short} new tokens each", chats[:few], [short] * few),
@@ -117,7 +118,7 @@ def make_workloads(tokenizer: Any, quick: bool = False) -> dict[str, Workload]:
 
 
 def _chat(tokenizer: Any, i: int, rng: np.random.Generator) -> list[int]:
-    """A chat prompt of about 45 to 180 tokens; no two are equal."""
+    """Return a chat prompt of about 45 to 180 tokens; no two are equal."""
     context = rng.permutation(CONTEXT)[: rng.integers(0, len(CONTEXT) + 1)]
     reader = READERS[i // len(TOPICS) % len(READERS)]
     text = f"Explain {TOPICS[i % len(TOPICS)]} to {reader}. {' '.join(context)}"

@@ -1,9 +1,8 @@
-"""`python3 course.py build`: from the sources in `curriculum/` to the executed notebooks.
+"""`python3 course.py build`: turn the sources in `curriculum/` into executed notebooks.
 
-`source.py` makes a notebook of a text, `depends.py` tells what it depends on, `execute.py` runs it,
-`faults.py` names what is wrong with it. This file puts them together. What must hold: a build without
-changes changes no byte and executes nothing; a notebook is replaced whole or not at all; one that fails
-does not stop the others.
+`percent.py` parses a source into a notebook, `dependencies.py` finds the files it depends on, `execute.py` runs it, and
+`faults.py` checks the result. This file puts them together. Invariants: a build without changes modifies no file and
+executes nothing; a notebook is replaced completely or not at all; a failing notebook does not stop the others.
 """
 
 from __future__ import annotations
@@ -18,11 +17,17 @@ from pathlib import Path
 from coursekit import ROOT
 from coursekit.build.execute import CellError, execute
 from coursekit.build.faults import check
-from coursekit.build.freshness import depends_on, finish, finish_stubs, keep_ignored, reason_to_execute, with_outputs_of
-from coursekit.build.pictures import pictures_to_write
+from coursekit.build.freshness import (
+    depends_on,
+    finish,
+    finish_stubs,
+    keep_ignored,
+    reason_to_execute,
+    with_outputs_of,
+)
 from coursekit.build.percent import BuildError, is_code, read_notebook, to_text
+from coursekit.build.pictures import pictures_to_write
 from coursekit.build.targets import Target, targets
-
 
 
 def build(
@@ -33,10 +38,10 @@ def build(
     force: bool = False,
     timeout: float = 300,
 ) -> list[str]:
-    """Builds what needs it, and returns one message for each notebook that failed.
+    """Build every notebook that needs it, and return one message for each notebook that failed.
 
-    Outputs that nbval does not compare are kept while their cell stays as it is; `refresh` renews them.
-    `force` executes even what no change reaches.
+    Outputs that nbval does not compare are kept as long as their cell is unchanged; `refresh` renews them.
+    `force` executes every notebook, changed or not.
     """
     failures = []
     for target in targets(root, names):
@@ -58,7 +63,7 @@ def build(
 
 
 def build_one(target: Target, *, refresh: bool, force: bool, timeout: float) -> None:
-    """Executes the notebook if something reaches it, and writes it if a byte differs."""
+    """Execute the notebook if any of its inputs changed, and write it if any byte differs."""
     fresh = target.notebook()
     if target.kind == "stubs":
         write_unexecuted(target, to_text(finish_stubs(target, fresh)))
@@ -89,19 +94,19 @@ def build_one(target: Target, *, refresh: bool, force: bool, timeout: float) -> 
 
 
 def write_unexecuted(target: Target, text: str) -> None:
-    """Writes a notebook that is handed out without outputs."""
+    """Write a notebook that is distributed without outputs."""
     target.path.parent.mkdir(parents=True, exist_ok=True)
     changed = replace_file(target.path, text)
     print(f"{target.title}: {'written, nothing to execute' if changed else 'unchanged'}", flush=True)
 
 
 def replace_file(path: Path, text: str) -> bool:
-    """Writes all of `text` or nothing; says whether anything changed."""
+    """Replace the file's text atomically; return True if it changed."""
     return replace_bytes(path, text.encode())
 
 
 def replace_bytes(path: Path, data: bytes) -> bool:
-    """The same for a file that is not text."""
+    """Replace the file's bytes atomically; return True if they changed."""
     if path.is_file() and path.read_bytes() == data:
         return False
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -117,7 +122,7 @@ def replace_bytes(path: Path, data: bytes) -> bool:
 
 
 def explain(target: Target, failure: CellError) -> str:
-    """The failed cell, its line in the source, the error and its traceback."""
+    """Describe a failure: the cell, its line in the source, the error and its traceback."""
     notebook, lines_of = target.notebook_and_lines()
     cell, marker = notebook.cells[failure.cell], lines_of[failure.cell]
     where = target.relative(target.source)
@@ -129,12 +134,12 @@ def explain(target: Target, failure: CellError) -> str:
         lines.append(f"    {code[failure.line - 1].strip()}")
     if failure.trace:
         lines += ["", *("    " + line for line in failure.trace.rstrip().splitlines()[-40:])]
-    kept = "the notebook stays as it was" if target.path.is_file() else "no notebook was written"
+    kept = "the old notebook is unchanged" if target.path.is_file() else "no notebook was written"
     return "\n".join([*lines, f"    ({kept})"])
 
 
 class Progress:
-    """One line that counts the cells on a terminal; two plain lines elsewhere."""
+    """Progress display: one updating line on a terminal, two plain lines elsewhere."""
 
     def __init__(self, title: str, cells: int) -> None:
         self.title, self.cells, self.started = title, cells, time.monotonic()
@@ -143,33 +148,41 @@ class Progress:
             print(f"{title} ({cells} cells) …", flush=True)
 
     def show(self, cell: int) -> None:
-        """Says which code cell runs now."""
+        """Show which code cell is running."""
         if self.live:
             print(f"\r\x1b[K{self.title}: cell {cell} of {self.cells}", end="", flush=True)
 
     def end(self) -> None:
-        """Says how long it took."""
+        """Print the elapsed time."""
         start = "\r\x1b[K" if self.live else ""
         print(f"{start}{self.title}: {self.cells} cells, {time.monotonic() - self.started:.1f} s", flush=True)
 
 
 def main(argv: list[str]) -> int:
-    """Builds, then checks; exit code 0 if all is in order, 1 at a fault, 2 at a wrong name."""
+    """Build, then check; exit code 0 if everything is fine, 1 for a fault, 2 for an unknown notebook name."""
     parser = argparse.ArgumentParser(
         prog="course.py build", description="Build the notebooks from curriculum/."
     )
     parser.add_argument(
-        "names", nargs="*", help="notebooks to build, as 07 or 07_batched_decode; default: all"
+        "names", nargs="*", help="notebooks to build, such as 07 or 07_batched_decode (default: all)"
     )
     parser.add_argument(
-        "--check", action="store_true", help="execute nothing; name every fault, exit 1 if there is one"
+        "--check",
+        action="store_true",
+        help="execute nothing; list every fault and exit with 1 if there is any",
     )
     parser.add_argument(
-        "--refresh", action="store_true", help="execute again and renew outputs nbval does not compare"
+        "--refresh",
+        action="store_true",
+        help="execute again and renew the outputs that nbval does not compare",
     )
-    parser.add_argument("--force", action="store_true", help="execute again even what no change reaches")
+    parser.add_argument("--force", action="store_true", help="execute every notebook, changed or not")
     parser.add_argument(
-        "--timeout", type=float, default=300, metavar="S", help="seconds a cell may take (300)"
+        "--timeout",
+        type=float,
+        default=300,
+        metavar="S",
+        help="time limit per cell in seconds (default: 300)",
     )
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
@@ -181,14 +194,14 @@ def main(argv: list[str]) -> int:
                 root, options.names, refresh=options.refresh, force=options.force, timeout=options.timeout
             )
             if failed:
-                print(f"Failed: {len(failed)} of {count}; the others are built.")
+                print(f"Failed: {len(failed)} of {count}; the others were built.")
                 return 1
         faults = check(root, options.names)
     except BuildError as error:
         print(f"build: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nInterrupted; the notebook being executed stays as it was.", file=sys.stderr)
+        print("\nInterrupted; the notebook that was running is unchanged.", file=sys.stderr)
         return 130
     for fault in faults:
         print(fault)

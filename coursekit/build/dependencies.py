@@ -1,14 +1,15 @@
-"""Which files a notebook depends on, found without running anything.
+"""The dependencies of a notebook, folder by folder, found without running anything.
 
-A notebook must be executed again when its own code changes, or a module it imports, or a module that one
-imports. `dependencies` follows the imports through the syntax trees of the repository's own packages and
-gives a short hash for each file reached, and for each library its line in `constraints.txt`. The build
-stores the result inside the notebook, so a fresh clone knows that nothing has to be executed.
+A notebook is executed again when one of its dependencies changed:
 
-Packages of this repository load their parts late (`__getattr__` in `__init__.py`). A name taken from such
-a package leads only to the part that provides it: to the module of a `TYPE_CHECKING` import, or of a
-table entry, in which the name stands. A name found nowhere leads to every part, which is safe and only
-costs time.
+- each sub-package that it imports a module from, such as `paged_ref/blocks`: one digest for all its modules;
+- each module that it imports from the top of a package, such as `paged_ref/sizing.py`;
+- each library that it imports: its pin in `constraints.txt`;
+- the same for the imports of each of these modules, inside functions too, but not under `if TYPE_CHECKING:`;
+- each file that its header names, such as `bench/results/serve.json`.
+
+For `from paged_ref import BlockPool`, the table `_HOME` in `paged_ref/__init__.py` gives the module. A computed name,
+`import_module(f".{BACKENDS[name]}", __name__)`, may be any module of the package that a string of that file names.
 """
 
 from __future__ import annotations
@@ -17,205 +18,100 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
-
-Import = tuple[str, str | None]  # (module, name taken from it); no name: the module itself
 
 
 def dependencies(root: Path, code: str, extra: list[str] | None = None) -> dict[str, str]:
-    """File (relative to `root`) or library → hash or pinned version, for a notebook with this `code`.
+    """Folder, file or library → digest or pinned version, for a notebook with this `code`.
 
-    `extra` are patterns of files which the notebook reads, such as `bench/*.json`.
+    `extra` are patterns of files that the notebook reads; of those that are modules, the imports count as well.
     """
-    files: set[Path] = {path for pattern in extra or [] for path in root.glob(pattern) if path.is_file()}
+    read = [path for pattern in extra or [] for path in root.glob(pattern) if path.is_file()]
+    found = {path.relative_to(root).as_posix(): _digest([path]) for path in read}
+    waiting = list(_imports(code, package=""))
+    waiting += [name for path in read if path.suffix == ".py" for name in _imports_of(root, path)]
+    done: set[Path] = set()
     libraries: set[str] = set()
-    done: set[Import] = set()
-    waiting = list(Module(root, root / "notebook.py", "", code).imports())
-    for file in sorted(files):
-        if file.suffix == ".py":
-            waiting += _load(root, ".".join(file.relative_to(root).with_suffix("").parts), file).imports()
     while waiting:
-        step = waiting.pop()
-        if step in done:
-            continue
-        done.add(step)
-        name, taken = step
-        path = locate(root, name)
-        if path is None:
-            libraries.add(name.split(".")[0])
-            continue
-        module = _load(root, name, path)
-        if "." in name:
-            waiting.append((name.rpartition(".")[0], None))
-        if path not in files:
-            files.add(path)
-            waiting += module.imports()
-        if taken is not None:
-            waiting += module.providers(taken)
-    result = {path.relative_to(root).as_posix(): digest(path) for path in files}
-    result.update(_pins(root, libraries))
-    return dict(sorted(result.items()))
+        name = waiting.pop()
+        modules = _modules(root, name)
+        if not modules:
+            libraries.add(name.partition(".")[0])
+        for module in set(modules) - done:
+            done.add(module)
+            place = module.relative_to(root)
+            part = place if len(place.parts) < 3 else place.parent
+            found[part.as_posix()] = _digest(sorted((root / part).glob("*.py")) or [module])
+            waiting += _imports_of(root, module)
+    return dict(sorted((found | _pins(root, libraries)).items()))
 
 
-def digest(path: Path) -> str:
-    """A short hash of the file's content, the same whatever the line ends of the checkout."""
-    return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()[:12]
+def _digest(files: list[Path]) -> str:
+    """A short hash of the files' names and contents, the same whatever the line ends of the checkout."""
+    contents = [(file.name, file.read_bytes().replace(b"\r\n", b"\n")) for file in files]
+    return hashlib.sha256(repr(contents).encode()).hexdigest()[:12]
 
 
-def locate(root: Path, name: str) -> Path | None:
-    """The file of module `name` if it belongs to this repository."""
-    base = root.joinpath(*name.split("."))
-    return next((p for p in (base / "__init__.py", base.with_suffix(".py")) if name and p.is_file()), None)
+def _modules(root: Path, name: str) -> list[Path]:
+    """This repository's files that importing `name` runs, packages first; none for a library."""
+    files: list[Path] = []
+    words = name.split(".")
+    for i, word in enumerate(words):
+        base = root.joinpath(*words[:i], word)
+        file = next((f for f in (base / "__init__.py", base.with_suffix(".py")) if f.is_file()), None)
+        if file is None:  # a name inside the last module, or one that its table finds elsewhere
+            home = _table(files[-1]).get(word) if files else None
+            return files + (_modules(root, ".".join([*words[:i], home])) if home else [])
+        files.append(file)
+    return files
 
 
-def _load(root: Path, name: str, path: Path) -> Module:
-    return Module(root, path, name, path.read_text(encoding="utf-8"))
+def _table(file: Path) -> dict[str, str]:
+    """Name → module, from `_HOME = {...}` in a package's `__init__.py`; empty if there is none."""
+    match = re.search(r"^_HOME = (\{.*?\})$", file.read_text(encoding="utf-8"), re.M | re.S)
+    return dict(ast.literal_eval(match[1])) if match else {}
+
+
+def _imports_of(root: Path, file: Path) -> list[str]:
+    return list(_imports(file.read_text(encoding="utf-8"), ".".join(file.parent.relative_to(root).parts)))
+
+
+def _imports(code: str, package: str) -> Iterator[str]:
+    """The dotted names that code in `package` may import: modules, and names taken from modules."""
+    nodes = list(_running(ast.parse(code)))
+    bound: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name
+                top = alias.name.partition(".")[0]
+                bound |= {alias.asname: alias.name} if alias.asname else {alias.name: alias.name, top: top}
+        elif isinstance(node, ast.ImportFrom):
+            words = package.split(".")
+            start = words[: len(words) + 1 - node.level] if node.level else []
+            yield from (".".join(filter(None, [*start, node.module, alias.name])) for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            if isinstance(node.args[0], ast.Constant):
+                yield str(node.args[0].value)
+            elif "_HOME" not in ast.unparse(node):  # a computed name: any that the file has as a string
+                texts = (str(other.value) for other in nodes if isinstance(other, ast.Constant))
+                yield from (f"{package}.{text}" for text in texts if re.fullmatch(r"\w+(\.\w+)*", text))
+    for node in nodes:  # `paged_ref.LLM` after `import paged_ref`
+        if isinstance(node, ast.Attribute) and (module := bound.get(ast.unparse(node.value))):
+            yield f"{module}.{node.attr}"
+
+
+def _running(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and all below it, but nothing under `if TYPE_CHECKING:`."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+            yield from _running(child)
 
 
 def _pins(root: Path, libraries: set[str]) -> dict[str, str]:
-    constraints = root / "constraints.txt"
-    if not constraints.is_file():
-        return {}
-    pins = {}
-    for line in constraints.read_text(encoding="utf-8").splitlines():
-        match = re.match(r"([\w.-]+)\s*==\s*([\w.!+-]+)", line)
-        if match and (name := match[1].lower().replace("-", "_")) in libraries:
-            pins[name] = match[2]
-    return pins
-
-
-class Module:
-    """One file's syntax tree and the imports in it."""
-
-    def __init__(self, root: Path, path: Path, name: str, code: str) -> None:
-        self.root, self.name = root, name
-        self.package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        self.tree = ast.parse(code, filename=str(path))
-
-    @cached_property
-    def _parts(self) -> tuple[list[ast.AST], list[ast.AST]]:
-        """All nodes, those under `if TYPE_CHECKING:` apart from the rest."""
-        running: list[ast.AST] = []
-        typing_only: list[ast.AST] = []
-
-        def visit(node: ast.AST, into: list[ast.AST]) -> None:
-            into.append(node)
-            for child in ast.iter_child_nodes(node):
-                guarded = (
-                    isinstance(node, ast.If)
-                    and "TYPE_CHECKING" in ast.unparse(node.test)
-                    and child in node.body
-                )
-                visit(child, typing_only if guarded else into)
-
-        visit(self.tree, running)
-        return running, typing_only
-
-    def imports(self) -> Iterator[Import]:
-        """What running this file may import, inside functions too."""
-        running, _ = self._parts
-        bound: dict[str, str] = {}
-        for node in running:
-            yield from self._import(node)
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    top = alias.name.split(".")[0]
-                    bound[alias.asname or top] = alias.name if alias.asname else top
-        for node in running:  # `paged_ref.LLM` after `import paged_ref`
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                module = bound.get(node.value.id, "")
-                if locate(self.root, module):
-                    yield module, node.attr
-        yield from self._dynamic(running)
-
-    def providers(self, name: str) -> Iterator[Import]:
-        """Where `name`, taken from this module, comes from, if the module loads its parts late."""
-        if locate(self.root, f"{self.name}.{name}"):
-            yield f"{self.name}.{name}", None
-            return
-        running, typing_only = self._parts
-        if not self._late or name in self._defined:
-            return
-        found = [step for node in typing_only for step in self._import(node) if step[1] == name]
-        for node in running:
-            if isinstance(node, ast.Dict):
-                for key, value in zip(node.keys, node.values, strict=True):
-                    words = [*self._strings(key), *self._strings(value)] if key else []
-                    if name in words:
-                        found += [(module, name) for word in words for module in self._submodule(word)]
-        if not found:  # unknown: everything this package names
-            words = [word for node in running for word in self._strings(node)]
-            found = [(module, None) for word in words for module in self._submodule(word)]
-            found += [step for node in typing_only for step in self._import(node)]
-        yield from found
-
-    @property
-    def _late(self) -> bool:
-        return any(
-            isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in self.tree.body
-        )
-
-    @cached_property
-    def _defined(self) -> set[str]:
-        names = {n.name for n in self.tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-        for node in self.tree.body:
-            if isinstance(node, ast.ImportFrom | ast.Import):
-                names |= {alias.asname or alias.name for alias in node.names}
-            elif isinstance(node, ast.Assign | ast.AnnAssign):
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    names |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
-        return names
-
-    def _import(self, node: ast.AST) -> Iterator[Import]:
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, None) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            module = self._absolute("." * node.level + (node.module or ""))
-            yield from ((module, alias.name) for alias in node.names)
-
-    def _dynamic(self, nodes: list[ast.AST]) -> Iterator[Import]:
-        """`import_module("a.b")`; if the name is computed, every part that the file names in a string."""
-        late = {
-            id(n)
-            for f in nodes
-            if isinstance(f, ast.FunctionDef) and f.name == "__getattr__"
-            for n in ast.walk(f)
-        }
-        for node in nodes:
-            if not isinstance(node, ast.Call) or not node.args or id(node) in late:
-                continue
-            if ast.unparse(node.func).split(".")[-1] != "import_module":
-                continue
-            words = list(self._strings(node.args[0]))
-            if isinstance(node.args[0], ast.Constant) and words:
-                yield self._absolute(words[0]), None
-            else:
-                words = [word for other in nodes for word in self._strings(other)]
-                yield from ((module, None) for word in words for module in self._submodule(word))
-
-    def _absolute(self, name: str) -> str:
-        dots = len(name) - len(name.lstrip("."))
-        if not dots:
-            return name
-        base = self.package.split(".")
-        return ".".join([*base[: len(base) - dots + 1], *([name.lstrip(".")] if name.strip(".") else [])])
-
-    def _submodule(self, word: str) -> Iterator[str]:
-        """The modules a string may mean: `"block_pool"`, `".block_pool"` or `"paged_ref.blocks.block_pool"`."""
-        if re.fullmatch(r"\.*\w+(\.\w+)*", word):
-            for name in {self._absolute(word), self._absolute("." + word.lstrip("."))}:
-                if (
-                    name != self.name
-                    and name.startswith(self.package.split(".")[0] + ".")
-                    and locate(self.root, name)
-                ):
-                    yield name
-
-    @staticmethod
-    def _strings(node: ast.AST) -> Iterator[str]:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
-        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
-            for element in node.elts:
-                yield from Module._strings(element)
+    """Library → version, for those of `libraries` that `constraints.txt` pins."""
+    file = root / "constraints.txt"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    lines = re.findall(r"^([\w.-]+)\s*==\s*([\w.!+-]+)", text, re.M)
+    return {key: pin for name, pin in lines if (key := name.lower().replace("-", "_")) in libraries}

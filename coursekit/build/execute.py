@@ -1,8 +1,7 @@
-"""Runs a notebook in a fresh kernel and brings its outputs into a form that stays the same from run to run.
+"""Run a notebook in a fresh notebook kernel and make its outputs reproducible.
 
-What must hold: the kernel runs this interpreter, in the notebook's own folder, as nbval and a learner's
-JupyterLab run it, and imports this repository's packages; a failure raises `CellError` and leaves
-nothing half-done.
+Invariants: the notebook kernel uses this interpreter and the notebook's own folder, as nbval and a learner's JupyterLab
+do, and imports this repository's packages; a failure raises `CellError` and leaves no partial result.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class CellError(Exception):
-    """A cell raised, took too long, or lost its kernel."""
+    """A cell raised an error, exceeded its time limit, or lost its notebook kernel."""
 
     def __init__(self, cell: int, error: str, line: int | None = None, trace: str = "") -> None:
         super().__init__(error)
@@ -41,7 +40,7 @@ class CellError(Exception):
 
 
 class _ThisInterpreter(AsyncKernelManager):
-    """Starts the kernel of the running interpreter, whatever kernels the user's account has registered."""
+    """Start a notebook kernel with the running interpreter, ignoring kernels registered in the user's account."""
 
     @traitlets.default("kernel_spec_manager")
     def _own_specs(self) -> KernelSpecManager:
@@ -49,7 +48,7 @@ class _ThisInterpreter(AsyncKernelManager):
 
 
 class _Client(NotebookClient):
-    """Ends the kernel and stops when interrupted (NotebookClient itself only ends the kernel)."""
+    """Shut the notebook kernel down and stop on an interrupt (NotebookClient itself only stops the kernel)."""
 
     stopped = False
 
@@ -61,7 +60,7 @@ class _Client(NotebookClient):
             if task is not None:
                 task.cancel()
 
-        with contextlib.suppress(RuntimeError):  # not on Windows, nor outside the main thread
+        with contextlib.suppress(RuntimeError):  # not available on Windows or outside the main thread
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, stop)
         return await super().async_start_new_kernel_client()
@@ -74,7 +73,7 @@ def execute(
     timeout: float,
     on_cell: Callable[[int], None] = lambda cell: None,
 ) -> None:
-    """Runs all code cells in place, in the working directory `folder`; `on_cell` hears each cell's index."""
+    """Run all code cells in place, in the working directory `folder`; `on_cell` is called with each cell's index."""
     current = 0
 
     def starting(cell: NotebookNode, cell_index: int) -> None:
@@ -112,7 +111,9 @@ def execute(
         except (asyncio.CancelledError, DeadKernelError):
             if client.stopped:
                 raise KeyboardInterrupt from None
-            raise CellError(current, "the kernel died (out of memory, or a crash in compiled code)") from None
+            raise CellError(
+                current, "the notebook kernel died (out of memory, or a crash in compiled code)"
+            ) from None
     number = 0
     for cell in filter(is_code, notebook.cells):
         if cell.execution_count is not None:
@@ -121,15 +122,15 @@ def execute(
 
 
 def _settle(cell: NotebookNode, number: int) -> None:
-    """Takes out of a cell's outputs what differs from run to run by nature."""
+    """Remove from a cell's outputs everything that differs between runs."""
     cell.execution_count = number
     for output in cell.outputs:
         if output.output_type == "execute_result":
             output.execution_count = number
         elif output.output_type == "error":
-            # Frames name files of this machine. The type and the message are what nbval compares.
+            # Traceback frames contain local paths. nbval compares the error's type and message only.
             output.traceback = [f"{output.ename}: {output.evalue}"]
         data = output.get("data", {})
         if WIDGET in data and "text/plain" in data:
-            # A widget lives only as long as its kernel. Its text is stored, and the picture beside it.
+            # A widget needs a running notebook kernel. The build stores its text; the lesson shows a picture.
             del data[WIDGET]

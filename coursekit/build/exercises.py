@@ -1,13 +1,13 @@
-"""From the text of a chapter's exercises to two notebooks: the stubs that are handed out, and the solutions.
+"""Build two notebooks from a chapter's exercise source: the stubs for learners, and the solutions.
 
-`curriculum/exercises/NN_name.py` is py:percent like a lesson, with two kinds of cells more:
+`curriculum/exercises/NN_name.py` uses the py:percent format like a lesson, with two more kinds of cell:
 
     # %% [raw] exercise="2.1"       YAML: title, objective, difficulty, …, the prediction, three hints
-    # %% exercise="2.1"             the answer; what stands between the solution markers is taken out of the stub
+    # %% exercise="2.1"             the answer; the code between the solution markers is removed from the stub
 
-The build adds to each exercise its heading, its prediction, its hints and the cell with its check. Markers and
-cell metadata are nbgrader's (schema 3). What must hold: both notebooks have the same cells in the same order with
-the same ids; an answer's `grade_id` is all that the grader needs to find it.
+The build adds a heading, a prediction, hints and a check cell to each exercise. Markers and cell metadata follow
+nbgrader's schema 3. Invariants: both notebooks have the same cells in the same order with the same ids; the grader
+finds an answer by its `grade_id` alone.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import nbformat
 import yaml  # type: ignore[import-untyped]
 from nbformat import NotebookNode
 
+from coursekit.build.percent import METADATA, BuildError, first_lines, notebook_from_text
 from coursekit.cells import Cell, grade_id
 from coursekit.checks.framework import Exercise, exercise
-from coursekit.build.percent import METADATA, BuildError, first_lines, notebook_from_text
 
 FIELDS = {
     "title": str, "objective": str, "difficulty": int, "importance": int, "minutes": int, "lines": int,
@@ -38,7 +38,7 @@ _HIDDEN = re.compile(
 
 
 def cells_of(text: str) -> tuple[list[Cell], dict[str, Any]]:
-    """The cells of a text, the generated ones included, and its `course` header."""
+    """Return the cells of a source, including the generated ones, and its `course` header."""
     read = notebook_from_text(text)
     lines = first_lines(text, read)
     cells: list[Cell] = []
@@ -55,7 +55,7 @@ def cells_of(text: str) -> tuple[list[Cell], dict[str, Any]]:
             cells.append(Cell(kind, cell.source, stub_of(cell.source, None), id, cell.id, line))
         elif id not in headers:
             raise BuildError(
-                f'the answer of exercise {id} stands before its header (`# %% [raw] exercise="{id}"`)'
+                f'the answer of exercise {id} comes before its header (`# %% [raw] exercise="{id}"`)'
             )
         else:
             answered.add(id)
@@ -73,7 +73,7 @@ def cells_of(text: str) -> tuple[list[Cell], dict[str, Any]]:
 
 
 def expand(text: str, *, solved: bool) -> tuple[NotebookNode, list[int | None]]:
-    """The unexecuted notebook, and for each cell its line in the text."""
+    """Return the unexecuted notebook, and for each cell its line in the source."""
     cells, header = cells_of(text)
     new = {"text": nbformat.v4.new_markdown_cell}
     notebook = nbformat.v4.new_notebook(metadata=METADATA)
@@ -94,7 +94,7 @@ def check_source(task: Exercise) -> str:
 
 
 def stub_of(source: str, id: str | None) -> str:
-    """A cell's source with its solution and its hidden tests taken out."""
+    """Return a cell's source without its solution and hidden tests."""
     if id is not None and not _SOLUTION.search(source):
         raise BuildError(f"the answer of exercise {id} has no `### BEGIN SOLUTION` … `### END SOLUTION`")
     message = f'raise NotImplementedError("exercise {id}: write this")' if id else "raise NotImplementedError"
@@ -102,23 +102,23 @@ def stub_of(source: str, id: str | None) -> str:
     stub = _HIDDEN.sub("", stub)
     if "### BEGIN" in stub or "### END" in stub:
         raise BuildError(
-            f"a marker of {id or 'a cell'} has no counterpart: {stub[stub.index('###') :].splitlines()[0]}"
+            f"a marker of {id or 'a cell'} has no matching marker: {stub[stub.index('###') :].splitlines()[0]}"
         )
     return stub
 
 
 def sources(root: Path) -> dict[str, Path]:
-    """Chapter, as two digits → the text of its exercises."""
+    """Chapter as two digits → source text of its exercises."""
     return {path.name[:2]: path for path in sorted((root / "curriculum/exercises").glob("[0-9][0-9]_*.py"))}
 
 
 def _known(id: str | None) -> str:
     if id is None:
-        raise BuildError('a raw cell is no exercise\'s header: write `# %% [raw] exercise="2.1"`')
+        raise BuildError('a raw cell must be an exercise header: write `# %% [raw] exercise="2.1"`')
     try:
         exercise(id)
     except KeyError as error:
-        raise BuildError(f"{error.args[0]}: write it in coursekit/checks/") from None
+        raise BuildError(f"{error.args[0]}: add it under coursekit/checks/") from None
     return id
 
 
@@ -126,14 +126,14 @@ def _header(id: str | None, text: str) -> dict[str, Any]:
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise BuildError(f"the header of exercise {id} is not YAML: {error}") from None
+        raise BuildError(f"the header of exercise {id} is not valid YAML: {error}") from None
     if not isinstance(data, dict) or set(data) != set(FIELDS):
         odd = sorted(set(FIELDS) ^ set(data if isinstance(data, dict) else {}))
-        raise BuildError(f"the header of exercise {id} lacks, or has too much: {', '.join(odd)}")
+        raise BuildError(f"the header of exercise {id} has missing or unknown keys: {', '.join(odd)}")
     wrong = [name for name, kind in FIELDS.items() if not isinstance(data[name], kind)]
     if wrong or len(data["hints"]) != 3 or not all(1 <= data[k] <= 5 for k in ("difficulty", "importance")):
         raise BuildError(
-            f"the header of exercise {id}: {wrong or 'three hints; difficulty and importance 1 to 5'}"
+            f"the header of exercise {id}: {wrong or 'it needs three hints, and difficulty and importance from 1 to 5'}"
         )
     return data
 
@@ -153,12 +153,12 @@ def _heading(id: str | None, header: dict[str, Any]) -> str:
 def _prediction(header: dict[str, Any]) -> str:
     return (
         f"**Predict first.** {header['predict'].strip()}\n\n"
-        f"<details><summary>My guess is made: show the answer</summary>\n\n{header['predicted'].strip()}\n\n</details>"
+        f"<details><summary>I have a guess: show the answer</summary>\n\n{header['predicted'].strip()}\n\n</details>"
     )
 
 
 def _hints(hints: Iterable[str]) -> str:
-    """Three hints, each inside the one before, so that they open one by one."""
+    """Three hints, each nested in the previous one, so that they open one at a time."""
     text = ""
     for number, hint in reversed(list(enumerate(hints, 1))):
         inner = f"{text}\n\n" if text else ""

@@ -1,9 +1,9 @@
-"""What must not be found in a built notebook, each fault named with its cell and its remedy.
+"""Checks on the built notebooks: each fault names the file, the cell, the problem and the fix.
 
-Nothing is executed here: every rule looks at the notebook, its source, and the hashes of what it depends
-on. What nbval does (run each cell and compare) comes on top, and sees different faults: an output that is
-merely old passes here and fails there; a machine's path or a picture without alt text passes there and
-fails here.
+Nothing is executed: every rule looks at the notebook, its source, and the hashes of its dependencies. nbval, which
+runs each cell and compares its output, finds other faults: an output that no longer matches the code passes here and
+fails in nbval, while a local path or a picture without alt text fails here and passes in nbval. `wording.py` adds the
+words to avoid.
 """
 
 from __future__ import annotations
@@ -19,10 +19,18 @@ from urllib.parse import unquote
 from nbformat import NotebookNode
 
 from coursekit.build.execute import WIDGET
-from coursekit.build.freshness import changes, finish, finish_stubs, reason_to_execute, same_code, with_outputs_of
-from coursekit.build.pictures import pictures_to_write
+from coursekit.build.freshness import (
+    changes,
+    finish,
+    finish_stubs,
+    reason_to_execute,
+    same_code,
+    with_outputs_of,
+)
 from coursekit.build.percent import BuildError, is_code, is_ignored, read_notebook, tags, to_text
+from coursekit.build.pictures import pictures_to_write
 from coursekit.build.targets import Target, extra_notebooks, targets
+from coursekit.build.wording import hits
 
 MAX_BYTES = 700_000
 MAX_IGNORED = 1 / 3
@@ -41,7 +49,7 @@ _DATA_URI = re.compile(r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]+")
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong: in which notebook, in which cell (counted from 1), what it is, what to do."""
+    """One fault: the notebook, the cell (counted from 1), the problem, and the fix."""
 
     file: str
     what: str
@@ -56,12 +64,14 @@ class Fault:
 
 
 def check(root: Path, names: list[str] | None = None) -> list[Fault]:
-    """All faults of the named notebooks; without names, of all of them, and notebooks without a source."""
+    """Return the faults of the named notebooks. Without names: of all notebooks, and of the wording (`wording.py`)."""
     faults = [fault for target in targets(root, names) for fault in check_target(target)]
     if not names:
         for path in extra_notebooks(root):
             remedy = "write its source under curriculum/, or delete it"
-            faults.append(Fault(path.relative_to(root).as_posix(), "no source makes this notebook", remedy))
+            faults.append(Fault(path.relative_to(root).as_posix(), "this notebook has no source", remedy))
+        for hit in hits(root):
+            faults.append(Fault(f"{hit.file}:{hit.line}", f"avoid {hit.word!r}", f"use: {hit.replacement}"))
     for path in pictures_to_write(root):
         faults.append(
             Fault(path.relative_to(root).as_posix(), "differs from the picture in its notebook", REBUILD)
@@ -70,7 +80,7 @@ def check(root: Path, names: list[str] | None = None) -> list[Fault]:
 
 
 def check_target(target: Target) -> list[Fault]:
-    """All faults of one notebook."""
+    """Return all faults of one notebook."""
     file = target.relative(target.path)
     if not target.path.is_file():
         return [Fault(file, f"the notebook of {target.relative(target.source)} is missing", REBUILD)]
@@ -83,7 +93,7 @@ def check_target(target: Target) -> list[Fault]:
             return list(_stubs(target, fresh))
         faults = list(_against_source(target, stored, fresh))
     except (SyntaxError, ValueError, BuildError) as error:
-        return [Fault(target.relative(target.source), f"the source cannot be read: {error}", "correct it")]
+        return [Fault(target.relative(target.source), f"the source cannot be read: {error}", "fix it")]
     for number, cell in enumerate(stored.cells, 1):
         line = lines[number - 1] if number <= len(lines) else None
         source = f"{target.relative(target.source)}:{line}" if line else ""
@@ -93,7 +103,7 @@ def check_target(target: Target) -> list[Fault]:
 
 
 def _stubs(target: Target, fresh: NotebookNode) -> Iterator[Fault]:
-    """Stubs are never executed; what is wrong with their prose, the solutions beside them show."""
+    """Stubs are never executed; faults in their prose show up in the solutions notebook."""
     if to_text(finish_stubs(target, fresh)) != target.path.read_text(encoding="utf-8"):
         file = target.relative(target.path)
         remedy = f"if you only ran or edited the notebook, `git restore {file}`; otherwise {REBUILD}"
@@ -114,19 +124,19 @@ def _against_source(target: Target, stored: NotebookNode, fresh: NotebookNode) -
     if cells[0] != cells[1] or reason_to_execute(target, stored, fresh):
         return
     if to_text(finish(target, with_outputs_of(stored, fresh))) != target.path.read_text(encoding="utf-8"):
-        yield Fault(file, "its metadata, cell ids or layout are not as the build writes them", ours)
+        yield Fault(file, "its metadata, cell ids or layout differ from the build's", ours)
 
 
 def _in_whole(notebook: NotebookNode, target: Target) -> Iterator[Fault]:
     size = target.path.stat().st_size
     if size > MAX_BYTES:
-        what = f"it is {size / 1000:.0f} KB, more than {MAX_BYTES // 1000}"
+        what = f"it is {size / 1000:.0f} KB, over the limit of {MAX_BYTES // 1000} KB"
         yield Fault("", what, "draw fewer or smaller pictures, or print less")
     headings = [
         i for i, cell in enumerate(notebook.cells) if cell.cell_type == "markdown" for _ in _h1(cell.source)
     ]
     if not notebook.cells or notebook.cells[0].cell_type != "markdown" or headings[:1] != [0]:
-        yield Fault("", "the first cell has no title", "begin it with one `# Title` line")
+        yield Fault("", "the first cell has no title", "start it with one `# Title` line")
     elif len(headings) > 1:
         yield Fault(
             "", f"there is a second title, in cell {headings[1] + 1}", "use `##` below the first cell"
@@ -134,8 +144,10 @@ def _in_whole(notebook: NotebookNode, target: Target) -> Iterator[Fault]:
     code = [cell for cell in notebook.cells if is_code(cell)]
     ignored = [cell for cell in code if is_ignored(cell)]
     if len(ignored) > MAX_IGNORED * len(code):
-        what = f"{len(ignored)} of {len(code)} code cells are not compared by nbval, more than a third"
-        yield Fault("", what, "move what is checked (`paged == dense: True`) into cells without the tag")
+        what = (
+            f"{len(ignored)} of {len(code)} code cells are not compared by nbval, which is more than a third"
+        )
+        yield Fault("", what, "move comparable results (`paged == dense: True`) into cells without the tag")
     widgets = notebook.metadata.get("widgets")
     if widgets is not None and "state" not in dict(widgets).get(WIDGET_STATE, {}):
         yield Fault("", f"its widget state lacks the key {WIDGET_STATE} with `state`", REBUILD)
@@ -149,7 +161,7 @@ def _in_cell(cell: NotebookNode, target: Target) -> Iterator[Fault]:
         for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose):
             if not re.match(r"\w+:", link) and not (target.path.parent / unquote(link)).exists():
                 yield Fault(
-                    "", f"a link leads nowhere ({link!r})", "correct it; it starts at the notebook's folder"
+                    "", f"a link is broken ({link!r})", "fix it; links are relative to the notebook's folder"
                 )
     yield from _machine("its source", cell.source, target.root, homes=False)
     if not is_code(cell):
@@ -159,9 +171,7 @@ def _in_cell(cell: NotebookNode, target: Target) -> Iterator[Fault]:
             "", f"nbval does not know the tag {odd[0]!r}", f"use one of {', '.join(sorted(NBVAL_TAGS))}"
         )
     if re.search(r"^\s*#\s*(?:NBVAL_|PYTEST_VALIDATE_)", cell.source, re.M):
-        yield Fault(
-            "", "a comment steers nbval, over the head of the tags", "use a tag in the cell's `# %%` line"
-        )
+        yield Fault("", "a comment overrides nbval's tags", "use a tag in the cell's `# %%` line")
     if cell.execution_count is None:
         yield Fault("", "this cell was never run", REBUILD)
         return
@@ -178,17 +188,19 @@ def _error_or_not(cell: NotebookNode) -> Iterator[Fault]:
     if errors and not raising:
         error = f"{errors[0].ename}: {errors[0].evalue}"
         yield Fault(
-            "", f"this cell failed: {error}", "correct it, or tag it `raises-exception` if that is its lesson"
+            "", f"this cell failed: {error}", "fix it, or tag it `raises-exception` if the error is intended"
         )
     if raising and not errors:
         yield Fault(
-            "", "this cell is tagged raises-exception and raised nothing", "take the tag out, or let it raise"
+            "",
+            "this cell is tagged raises-exception but raised nothing",
+            "remove the tag, or make the cell raise",
         )
 
 
 def _in_output(output: NotebookNode, root: Path) -> Iterator[Fault]:
     if output.output_type == "stream" and output.name == "stderr":
-        remedy = "silence the warning at its cause, or print to stdout"
+        remedy = "fix the cause of the warning, or print to stdout"
         yield Fault("", f"stderr output: {output.text.strip().splitlines()[0][:80]!r}", remedy)
     data = dict(output.get("data", {}))
     texts = [output.get("text", ""), output.get("evalue", ""), *map(str, output.get("traceback", []))]
@@ -196,13 +208,13 @@ def _in_output(output: NotebookNode, root: Path) -> Iterator[Fault]:
     text = "\n".join(texts)
     yield from _machine("its output", text, root)
     if match := _ADDRESS.search(text):
-        remedy = "print the object's content, or end the line with `;`"
+        remedy = "print the object's contents, or end the line with `;`"
         yield Fault(
-            "", f"the output has an object's address ({match[0]!r}), which differs in every run", remedy
+            "", f"the output has an object's address ({match[0]!r}), which differs on every run", remedy
         )
     if re.match(r"<Figure size", data.get("text/plain", "")):
         yield Fault(
-            "", "the output has the noise '<Figure size …>'", "show it with `coursekit.views.style.display_figure`"
+            "", "the output contains '<Figure size …>'", "show it with `coursekit.views.style.display_figure`"
         )
     if match := _PROGRESS.search(text):
         yield Fault(
@@ -210,15 +222,17 @@ def _in_output(output: NotebookNode, root: Path) -> Iterator[Fault]:
         )
     if WIDGET in data:
         remedy = f"show it with `coursekit.views.style.display_widget` and {REBUILD}"
-        yield Fault("", "a widget is stored whose model is gone with its kernel", remedy)
+        yield Fault("", "a stored widget cannot be shown: its model ended with the notebook kernel", remedy)
     if _WIDGET_TEXT.match(data.get("text/plain", "")):
-        remedy = "show it with `coursekit.views.style.display_widget(widget, text)` beside a static picture"
-        yield Fault("", "without a kernel this widget reads as its constructor's call", remedy)
+        remedy = "show it with `coursekit.views.style.display_widget(widget, text)` next to a static picture"
+        yield Fault("", "without a notebook kernel this widget shows only its constructor call", remedy)
     for kind in data:
         described = output.metadata.get(kind, {}).get("alt") or output.metadata.get("alt")
         if kind.startswith("image/") and not str(described or "").strip():
             yield Fault(
-                "", "a picture has no alt text", "show it with `coursekit.views.style.display_figure(fig, alt=…)`"
+                "",
+                "a picture has no alt text",
+                "show it with `coursekit.views.style.display_figure(fig, alt=…)`",
             )
     yield from _pictures_in_text(
         "\n".join(str(data.get(kind, "")) for kind in ("text/html", "text/markdown"))
@@ -226,7 +240,7 @@ def _in_output(output: NotebookNode, root: Path) -> Iterator[Fault]:
 
 
 def _machine(place: str, text: str, root: Path, homes: bool = True) -> Iterator[Fault]:
-    """Paths of one machine. In sources only of this machine: prose may name others."""
+    """Find local paths. In sources only paths of this machine count, because prose may name others."""
     own = {str(root.resolve()), sys.prefix, str(Path.home())}
     parts = [
         re.escape(path) + r"(?![\w-])" for path in sorted(own) if len(path) > 4 and path != sys.base_prefix
@@ -234,7 +248,7 @@ def _machine(place: str, text: str, root: Path, homes: bool = True) -> Iterator[
     parts += [_HOMES, _INSTALLED] if homes else []
     if match := re.search("|".join(parts), text) if parts else None:
         remedy = "print only the file's name, or a path relative to the repository"
-        yield Fault("", f"{place} has a path of one machine ({match[0]!r})", remedy)
+        yield Fault("", f"{place} has a local path ({match[0]!r})", remedy)
 
 
 def _pictures_in_text(text: str) -> Iterator[Fault]:
@@ -243,7 +257,7 @@ def _pictures_in_text(text: str) -> Iterator[Fault]:
     ]
     bare += re.findall(r"!\[\s*\]\([^)]*\)", text)
     if bare:
-        yield Fault("", f"a picture has no alt text ({bare[0][:60]})", "say in its alt text what it shows")
+        yield Fault("", f"a picture has no alt text ({bare[0][:60]})", "describe the picture in its alt text")
 
 
 def _without_code(markdown: str) -> str:
@@ -259,9 +273,9 @@ def _binary(kind: str) -> bool:
 
 
 def _must_print(source: str) -> bool:
-    """Whether this code shows something whatever it computes: a bare print or display, or a value at its end.
+    """Return True if this code always shows something: a top-level print or display, or a value on its last line.
 
-    A call at the end may return None, and a print inside a loop may never be reached; those may stay silent.
+    A call on the last line may return None, and a print inside a loop may never run; these may have no output.
     """
     try:
         body = ast.parse(re.sub(r"^\s*[%!].*$", "", source, flags=re.M)).body

@@ -1,8 +1,7 @@
-"""Whether a built notebook still says what its source and the code it imports say.
+"""Decide whether a built notebook is up to date with its source and the code it imports.
 
-What must hold: a notebook is executed again exactly when its code, or something it depends on, changed;
-what it depended on when it was executed is stored in its metadata, so no cache outside the repository is
-needed.
+Invariants: a notebook is executed again exactly when its code or one of its dependencies changed; the dependencies at
+execution time are stored in the notebook's metadata, so no cache outside the repository is needed.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from coursekit.build.targets import Target
 
 
 def depends_on(target: Target, fresh: NotebookNode) -> dict[str, str]:
-    """What the notebook depends on now: file or library → hash or version."""
+    """The notebook's current dependencies: file or library → hash or version."""
     return dependencies(target.root, target.code(), list(fresh.metadata["course"].get("depends", [])))
 
 
@@ -28,13 +27,13 @@ def changes(target: Target, stored: NotebookNode, fresh: NotebookNode) -> list[s
 
 
 def same_code(stored: NotebookNode, fresh: NotebookNode) -> bool:
-    """Whether both have the same code cells with the same tags, whatever the prose between them."""
+    """Return True if both have the same code cells with the same tags, whatever the prose between them."""
     one, other = ([(c.source, tags(c)) for c in nb.cells if is_code(c)] for nb in (stored, fresh))
     return one == other
 
 
 def reason_to_execute(target: Target, stored: NotebookNode | None, fresh: NotebookNode) -> str | None:
-    """Why the notebook has to be executed again, or None. A change of prose is no reason."""
+    """The reason to execute the notebook again, or None. A change of prose is not a reason."""
     if stored is None:
         return "not built yet"
     if not same_code(stored, fresh):
@@ -47,7 +46,7 @@ def reason_to_execute(target: Target, stored: NotebookNode | None, fresh: Notebo
 
 
 def with_outputs_of(stored: NotebookNode, fresh: NotebookNode) -> NotebookNode:
-    """`fresh` with the outputs of a notebook that has the same code cells."""
+    """Return `fresh` with the outputs of a stored notebook that has the same code cells."""
     have = [cell for cell in stored.cells if is_code(cell)]
     for cell, old in zip(filter(is_code, fresh.cells), have, strict=True):
         cell.outputs, cell.execution_count = old.outputs, old.execution_count
@@ -55,7 +54,7 @@ def with_outputs_of(stored: NotebookNode, fresh: NotebookNode) -> NotebookNode:
 
 
 def keep_ignored(stored: NotebookNode, fresh: NotebookNode) -> None:
-    """Keeps outputs that are honestly not the same twice, so that times do not fill the history."""
+    """Keep the outputs that differ on every run, so that new timings do not fill the git history."""
     old = {cell.id: cell for cell in stored.cells if is_code(cell) and cell.execution_count}
     for cell in fresh.cells:
         before = old.get(cell.id)
@@ -68,13 +67,13 @@ def keep_ignored(stored: NotebookNode, fresh: NotebookNode) -> None:
 
 
 def finish(target: Target, fresh: NotebookNode) -> NotebookNode:
-    """The notebook as it is stored, once its cells hold their outputs."""
+    """Return the notebook in the form it is stored in, once its cells have outputs."""
     course = {"depends_on": depends_on(target, fresh), "source": target.relative(target.source)}
     fresh.metadata = nbformat.from_dict(METADATA | {"course": course})  # the kernel wrote its version there
     return fresh
 
 
 def finish_stubs(target: Target, fresh: NotebookNode) -> NotebookNode:
-    """A notebook without outputs as it is stored. It follows from its source alone."""
+    """Return a notebook without outputs in the form it is stored in. It depends on the source alone."""
     fresh.metadata = nbformat.from_dict(METADATA | {"course": {"source": target.relative(target.source)}})
     return fresh

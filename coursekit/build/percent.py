@@ -1,7 +1,7 @@
-"""From a py:percent text to the notebook it describes, and the small facts about a notebook's cells.
+"""Conversion of a py:percent text into a notebook, and queries on a notebook's cells.
 
-What must hold: the same text gives the same notebook on every machine, byte for byte (cell ids, metadata, order), and
-a cell inserted in the middle renames no other cell.
+Invariants: the same text gives the same notebook on every machine, byte for byte (cell ids, metadata, order); a new
+cell does not change the ids of other cells.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class BuildError(Exception):
 
 
 def notebook_from_text(text: str) -> NotebookNode:
-    """The unexecuted notebook of a py:percent text, with the text's `course` header in `metadata.course`."""
+    """Return the unexecuted notebook of a py:percent text, with the text's `course` header in `metadata.course`."""
     read = jupytext.reads(text, fmt="py:percent")
     header = _header(read.cells.pop(0).source) if read.cells and read.cells[0].cell_type == "raw" else {}
     seen: Counter[str] = Counter()
     cells = []
     for cell in read.cells:
         content = f"{cell.cell_type}\n{cell.source}"
-        # The id follows from the content, and from which of several equal cells it is; not from the place.
+        # The id depends on the content and, among equal cells, on their order; not on the cell's place.
         key = hashlib.sha256(f"{seen[content]}\n{content}".encode()).hexdigest()[:12]
         seen[content] += 1
         metadata = {name: value for name, value in cell.metadata.items() if name != "lines_to_next_cell"}
@@ -51,11 +51,11 @@ def notebook_from_text(text: str) -> NotebookNode:
 
 
 def _header(text: str) -> dict[str, Any]:
-    """What stands under `course:` between the two `# ---` lines at the top of a source (YAML)."""
+    """Parse the YAML under `course:` between the two `# ---` lines at the top of a source."""
     try:
         data = yaml.safe_load(text.strip().strip("-"))
     except yaml.YAMLError as error:
-        raise BuildError(f"the header between the `# ---` lines is not YAML: {error}") from None
+        raise BuildError(f"the header between the `# ---` lines is not valid YAML: {error}") from None
     course = data.get("course") if isinstance(data, dict) else None
     if (
         not isinstance(course, dict)
@@ -63,13 +63,13 @@ def _header(text: str) -> dict[str, Any]:
         or not isinstance(course.get("depends", []), list)
     ):
         raise BuildError(
-            "the header between the `# ---` lines may hold only `course:` with `depends: [files]`"
+            "the header between the `# ---` lines may contain only `course:` with `depends: [files]`"
         )
     return course
 
 
 def first_lines(text: str, notebook: NotebookNode) -> list[int | None]:
-    """For each cell the number of the line in the text where its `# %%` marker stands (None if unclear)."""
+    """Return for each cell the line of its `# %%` marker in the text (None if unclear)."""
     markers = [number for number, line in enumerate(text.splitlines(), 1) if re.match(r"# %%( |$)", line)]
     if len(markers) != len(notebook.cells):
         return [None] * len(notebook.cells)
@@ -77,27 +77,27 @@ def first_lines(text: str, notebook: NotebookNode) -> list[int | None]:
 
 
 def tags(cell: NotebookNode) -> list[str]:
-    """The cell's tags, in the order in which they stand."""
+    """The cell's tags, in order."""
     return list(cell.metadata.get("tags", []))
 
 
 def is_ignored(cell: NotebookNode) -> bool:
-    """Whether nbval leaves this cell's output uncompared."""
+    """Return True if nbval does not compare this cell's output."""
     return bool({"nbval-ignore-output", "nbval-skip"} & set(tags(cell)))
 
 
 def is_code(cell: NotebookNode) -> bool:
-    """A code cell with something to run in it."""
+    """Return True for a code cell that is not empty."""
     return cell.cell_type == "code" and bool(cell.source.strip())
 
 
 def to_text(notebook: NotebookNode) -> str:
-    """The bytes on disk: sorted keys, one-space indent, a newline at the end."""
+    """Return the bytes on disk: sorted keys, one-space indent, a final newline."""
     return str(nbformat.writes(notebook, version=4)).rstrip("\n") + "\n"
 
 
 def read_notebook(path: Path) -> NotebookNode | None:
-    """The notebook at `path`, or None where there is none or it cannot be read as one."""
+    """Return the notebook at `path`, or None if it is missing or invalid."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict):

@@ -1,4 +1,4 @@
-"""Pictures outside the notebooks, taken from a notebook's output so that they cannot drift from it."""
+"""Pictures outside the notebooks, extracted from notebook outputs so that both always match."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coursekit.build.percent import read_notebook
 
-# picture -> the notebook it comes from, and which of that notebook's pictures it is
+# picture -> the notebook it comes from, and the index of the picture in that notebook
 PICTURES = {
     "docs/memory.png": ("notebooks/00_start_here.ipynb", 0),
     "docs/serving.png": ("notebooks/07_batched_decode.ipynb", 3),
@@ -15,7 +15,7 @@ PICTURES = {
 
 
 def pictures_to_write(root: Path) -> dict[Path, bytes]:
-    """Every picture whose file differs from its notebook, with the bytes it should have."""
+    """Return every picture file that differs from its notebook, with its correct bytes."""
     different = {}
     for name, (notebook, index) in PICTURES.items():
         shown = _pictures(root / notebook)

@@ -1,4 +1,4 @@
-"""The notebooks to build: each one's source under `curriculum/`, its place and its kind."""
+"""The notebooks to build: each one's source in `curriculum/`, its path and its kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 from coursekit.build.exercises import expand
 from coursekit.build.percent import BuildError, first_lines, notebook_from_text
 
-# Where each kind of source lives, where its notebooks are built, and of which kind these are.
+# Source folder, folder of the built notebooks, and their kind.
 FOLDERS = (
     ("curriculum/lessons", "notebooks", "lesson"),
     ("curriculum/exercises", "exercises", "stubs"),
@@ -21,7 +21,7 @@ FOLDERS = (
 
 @dataclass(frozen=True)
 class Target:
-    """One notebook to build: its source and its place, both under the repository's root."""
+    """One notebook to build: its source and its path, both under the repository's root."""
 
     root: Path
     source: Path
@@ -30,16 +30,16 @@ class Target:
 
     @property
     def title(self) -> str:
-        """For instance `notebooks/07_batched_decode`: its place, as the build names it."""
+        """The name used in build messages, for instance `notebooks/07_batched_decode`."""
         return f"{self.path.parent.name}/{self.name}"
 
     @property
     def name(self) -> str:
-        """For instance `07_batched_decode`."""
+        """The name, for instance `07_batched_decode`."""
         return self.path.stem
 
     def relative(self, path: Path) -> str:
-        """A path as the repository names it."""
+        """Return a path relative to the repository's root."""
         return path.relative_to(self.root).as_posix()
 
     def text(self) -> str:
@@ -47,16 +47,16 @@ class Target:
         return self.source.read_text(encoding="utf-8")
 
     def code(self) -> str:
-        """What decides what the notebook imports: its text, and for exercises their checks."""
+        """The text that determines the notebook's imports: its source, and for exercises their check modules."""
         chapter = f"\nimport coursekit.checks\nimport coursekit.checks.chapter_{self.name[:2]}\n"
         return self.text() + chapter * (self.kind != "lesson")
 
     def notebook(self) -> NotebookNode:
-        """The unexecuted notebook of the source."""
+        """Return the unexecuted notebook of the source."""
         return self.notebook_and_lines()[0]
 
     def notebook_and_lines(self) -> tuple[NotebookNode, list[int | None]]:
-        """The unexecuted notebook, and for each cell the line of its source (None if unclear)."""
+        """Return the unexecuted notebook, and for each cell its line in the source (None if unknown)."""
         text = self.text()
         if self.kind == "lesson":
             notebook = notebook_from_text(text)
@@ -65,7 +65,7 @@ class Target:
 
 
 def targets(root: Path, names: list[str] | None = None) -> list[Target]:
-    """Every notebook with a source, in order; with `names` only those (`07`, `07_name`, `exercises/07`, a path)."""
+    """Return every notebook with a source, in order, or those named (`07`, `07_name`, `exercises/07`, a path)."""
     found = [
         Target(root, source, root / built / f"{source.stem}.ipynb", kind)
         for folder, built, kind in FOLDERS
@@ -81,14 +81,14 @@ def targets(root: Path, names: list[str] | None = None) -> list[Target]:
             and folder in ("", t.path.parent.name, t.source.parent.name)
         ]
         if not matching:
-            known = ", ".join(dict.fromkeys(t.name for t in found)) or "none at all"
-            raise BuildError(f"no source is called {name!r}; there are: {known}")
+            known = ", ".join(dict.fromkeys(t.name for t in found)) or "none"
+            raise BuildError(f"there is no source named {name!r}; the sources are: {known}")
         chosen.update(matching)
     return [t for t in found if t in chosen] if names else found
 
 
 def extra_notebooks(root: Path) -> Iterator[Path]:
-    """Notebooks in the built folders that no source makes."""
+    """Yield the notebooks in the built folders that have no source."""
     made = {target.path for target in targets(root)}
     for _, built, _ in FOLDERS:
         yield from (path for path in sorted((root / built).glob("*.ipynb")) if path not in made)

@@ -1,6 +1,6 @@
-"""The checks of the exercises: `check("2.1", slot)` in a notebook, and the same parts in the grader.
+"""Checks of the exercises: `check("2.1", slot)` in a notebook, and the same parts in the grader.
 
-`framework.py` says what a check is, `answers.py` how it calls an answer, `chapter_NN.py` hold the checks.
+`framework.py` defines a check, `answers.py` calls the answers, and `chapter_NN` contain the checks.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from coursekit.checks.framework import PASSED, Verdict, exercise
 
 
 class CheckFailed(AssertionError):
-    """An answer is not right yet. Shown in a notebook as its message alone, without a traceback."""
+    """The answer is not right yet. A notebook shows only the message, without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
 
 
 def check(id: str, *answers: Any) -> None:
-    """Checks an answer with fresh random inputs; prints the points, or raises CheckFailed with what is wrong."""
+    """Check an answer with fresh random inputs; print the points, or raise CheckFailed with the problem."""
     task = exercise(id)
     host = LocalHost()
     given = [host.proxy(answer, name) for answer, name in zip(answers, task.answers, strict=True)]
@@ -32,10 +32,10 @@ def check(id: str, *answers: Any) -> None:
 
 
 def report(verdict: Verdict) -> str:
-    """The verdict in words: a line for the whole and, unless all is right, a line for each part."""
+    """Format the verdict: one summary line and, unless everything passed, one line per part."""
     head = f"Exercise {verdict.exercise}: {verdict.earned} of {verdict.points} points"
     if verdict.passed:
-        return f"{head}. All right."
+        return f"{head}. Everything passed."
     lines = [head]
     told = set()
     for part in verdict.parts:

@@ -1,9 +1,9 @@
-"""An answer as a check sees it: something to call, not something to hold.
+"""Proxies through which a check calls an answer without ever holding the answer's objects.
 
-A check calls answers through a `Proxy`. Behind it stands a host: `LocalHost` in a learner's notebook, where
-the answer lives in the same process, or the grader's, where it lives in a sandbox at the other end of a
-socket. Both give the check the same: plain data by value, other objects as further proxies, lists and arrays
-given as arguments changed where the answer changed them, and every exception as `AnswerRaised`.
+A check calls answers through a `Proxy`, backed by a host: `LocalHost` in a learner's notebook, where the answer is in
+the same process, or the grader's host, where it lives in a sandbox at the other end of a socket. Both behave the same
+way: plain data is passed by value, other objects become proxies, lists and arrays passed as arguments are updated if
+the answer changed them, and every exception becomes `AnswerRaised`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from coursekit.checks.codec import BadMessage, decode, encode
 
-CELL = "<exercise "  # how the file names of answers begin, for the line in which an error arose
+CELL = "<exercise "  # prefix of an answer's file name, used to find the line of an error
 MAX_ITEMS = 100_000
 _short = reprlib.Repr()
 _short.maxlist = _short.maxtuple = _short.maxset = 12
@@ -30,9 +30,9 @@ class AnswerRaised(Exception):
     Attributes:
         name: the exception's class, `OutOfBlocks`.
         bases: the names of all its classes, `("OutOfBlocks", "RuntimeError", "Exception", …)`.
-        message: its text.
-        call: what the check had called.
-        where: the answer's line, or "".
+        message: the exception's text.
+        call: the call that the check made.
+        where: the line in the answer, or "".
     """
 
     def __init__(self, name: str, bases: tuple[str, ...], message: str, call: str, where: str = "") -> None:
@@ -41,14 +41,14 @@ class AnswerRaised(Exception):
 
 
 class Host(Protocol):
-    """The side on which the answer's objects live."""
+    """The side that owns the answer's objects."""
 
     def request(self, number: int, operation: str, arguments: tuple[Any, ...], call: str) -> Any:
-        """Performs an operation on object `number`; returns its value or raises AnswerRaised."""
+        """Perform an operation on object `number`; return its value or raise AnswerRaised."""
 
 
 class Proxy:
-    """Stands for one of the answer's functions, classes or objects. Attributes are read when asked for."""
+    """A stand-in for one of the answer's functions, classes or objects. Attributes are fetched on access."""
 
     def __init__(self, host: Host, number: int, label: str) -> None:
         self.__dict__.update(_host=host, _number=number, _label=label)
@@ -60,7 +60,7 @@ class Proxy:
         return value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the answer's function or class, with proxies and plain data as arguments."""
+        """Call the answer's function or class, with proxies and plain data as arguments."""
         words = [show(arg) for arg in args] + [f"{name}={show(value)}" for name, value in kwargs.items()]
         return self._ask("call", (args, kwargs), f"{self._label}({', '.join(words)})")
 
@@ -85,33 +85,33 @@ class Proxy:
 
 
 class LocalHost:
-    """Answers in this process: the learner's own notebook."""
+    """A host in this process: the learner's own notebook."""
 
     def __init__(self) -> None:
         self.objects: list[Any] = []
 
     def keep(self, thing: Any) -> int:
-        """Stores an object and returns its number."""
+        """Store an object and return its number."""
         self.objects.append(thing)
         return len(self.objects) - 1
 
     def proxy(self, thing: Any, label: str) -> Any:
-        """The object as a check sees it: plain data as it is, other things behind a proxy."""
+        """Return the object in the form a check sees: plain data unchanged, anything else as a proxy."""
         return decode(encode(thing, self.keep), lambda number, kind: Proxy(self, number, label))
 
     def request(self, number: int, operation: str, arguments: tuple[Any, ...], call: str) -> Any:
-        """Performs the operation here."""
+        """Perform the operation in this process."""
         try:
             value = perform(self.objects[number], operation, self._own(arguments))
             return decode(encode(value, self.keep), lambda n, kind: Proxy(self, n, kind))
         except BadMessage as error:
             raise AnswerRaised("TypeError", ("TypeError",), str(error), call) from None
-        except Exception as error:  # noqa: BLE001  whatever the answer raises is for the check to judge
+        except Exception as error:  # noqa: BLE001  the check decides what an exception means
             name, bases, message, where = describe(error)
             raise AnswerRaised(name, bases, message, call, where) from None
 
     def _own(self, value: Any) -> Any:
-        """Arguments with proxies replaced by their objects; lists and arrays stay the same objects."""
+        """Replace proxies in the arguments by their objects; lists and arrays stay the same objects."""
         if isinstance(value, Proxy):
             return self.objects[value._number]
         if isinstance(value, list) and not any(isinstance(item, Proxy) for item in value):
@@ -124,7 +124,7 @@ class LocalHost:
 
 
 def perform(thing: Any, operation: str, arguments: Any) -> Any:
-    """What the four operations mean, on either side."""
+    """Perform one of the four operations, on either side."""
     match operation:
         case "call":
             args, kwargs = arguments
@@ -137,17 +137,17 @@ def perform(thing: Any, operation: str, arguments: Any) -> Any:
             return len(thing)
         case "list":
             return list(itertools.islice(thing, MAX_ITEMS))
-    raise BadMessage(f"no operation {operation!r}")
+    raise BadMessage(f"unknown operation {operation!r}")
 
 
 def define(source: str, name: str, namespace: dict[str, Any]) -> None:
-    """Runs an answer's cell. Its lines stay known, so that an error can show the one in which it arose."""
+    """Run an answer's cell and keep its source lines, so that an error can show the line that raised it."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     exec(compile(source, name, "exec"), namespace)
 
 
 def describe(error: BaseException) -> tuple[str, tuple[str, ...], str, str]:
-    """An exception as (name, names of all its classes, message, line of the answer)."""
+    """Return an exception as (name, names of all its classes, message, line of the answer)."""
     bases = tuple(kind.__name__ for kind in type(error).__mro__[:-1])
     where = ""
     if isinstance(error, SyntaxError) and error.lineno:
@@ -165,7 +165,7 @@ def describe(error: BaseException) -> tuple[str, tuple[str, ...], str, str]:
 
 
 def show(value: Any) -> str:
-    """A value as a message names it, shortened."""
+    """Format a value for a message, shortened."""
     numpy_like = type(value).__name__ in ("ndarray", "Tensor")
     if numpy_like:
         return f"array{tuple(value.shape)}"

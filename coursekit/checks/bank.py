@@ -1,11 +1,11 @@
-"""The bank of wrong and of differently right answers: `curriculum/mistakes/NN/EXERCISE.py`.
+"""The bank of wrong answers and alternative right answers: `curriculum/mistakes/NN/EXERCISE.py`.
 
     # %% wrong="swapped"            the check must name exactly this misconception
     # %% wrong="crashed"            no misconception: the answer raises
     # %% right="with divmod"        every part must pass
 
-Each cell is an answer that a learner might write, complete with its helpers. A test runs them all, as the notebook
-would: after the setup cells and the reference's answers to the exercises before.
+Each cell is a complete answer that a learner might write, with its helpers. A test runs them all in the notebook's
+order: after the setup cells and the reference answers to the earlier exercises.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coursekit.checks.framework import Verdict, exercise
 
 @dataclass(frozen=True)
 class Entry:
-    """One answer of the bank. `right` says how a right one differs; `wrong` is a misconception's key."""
+    """One answer of the bank. `right` describes a right answer's approach; `wrong` is a misconception's key."""
 
     exercise: str
     code: str
@@ -33,13 +33,13 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """For instance `2.1-wrong-swapped`."""
+        """The label, for instance `2.1-wrong-swapped`."""
         kind = f"right-{self.right}" if self.right else f"wrong-{self.wrong}"
         return f"{self.exercise}-{re.sub(r'[^a-z0-9]+', '-', kind.lower())}"
 
 
 def entries(root: Path) -> list[Entry]:
-    """The whole bank, in order."""
+    """Return the whole bank, in order."""
     found = []
     for path in sorted((root / "curriculum/mistakes").glob("*/*.py")):
         for cell in notebook_from_text(path.read_text(encoding="utf-8")).cells:
@@ -49,14 +49,14 @@ def entries(root: Path) -> list[Entry]:
 
 
 def cells_until(root: Path, id: str) -> list[Cell]:
-    """The code cells of the exercise's notebook before its own answer: setup and earlier answers."""
+    """Return the notebook's code cells before the exercise's answer: setup and earlier answers."""
     cells, _ = cells_of(sources(root)[f"{int(id.split('.')[0]):02}"].read_text(encoding="utf-8"))
     until = [(cell.kind, cell.exercise) for cell in cells].index(("answer", id))
     return [cell for cell in cells[:until] if cell.kind in ("code", "answer")]
 
 
 def judge(root: Path, id: str, code: str, seed: int) -> Verdict:
-    """The verdict on an answer, run in this process: for the bank and for authors, not for strangers' code."""
+    """Judge an answer in this process: for the bank and for authors, not for untrusted code."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for number, cell in enumerate(cells_until(root, id)):
         define(cell.solved, f"<cell {number}>", namespace)

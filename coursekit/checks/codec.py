@@ -1,12 +1,12 @@
-"""Values that pass between a check and an answer: plain data by value, everything else by a number.
+"""Encoding of values that pass between a check and an answer: plain data by value, other objects by number.
 
-A check never holds an object of the answer. It holds copies of plain data (numbers, text, lists, arrays) and,
-for anything else, a *handle*: a number that only the answer's side can turn into the object. So nothing that
-an answer returns can carry behaviour into the check: no `__eq__` that says yes to everything, no number that
-lies about its value, no pickle that runs code.
+A check never holds an object of the answer. It holds copies of plain data (numbers, text, lists, arrays) and, for
+everything else, a *handle*: a number that only the answer's side can turn into the object. So nothing that an answer
+returns can bring its own code into the check: no `__eq__` that always returns True, no number type with false
+arithmetic, no pickle that runs code.
 
-What must hold: `decode(encode(x)) == x` for plain data, with exactly the built-in types; a message that is
-not well formed raises `BadMessage` and has no other effect.
+Invariants: `decode(encode(x)) == x` for plain data, with exactly the built-in types; a malformed message raises
+`BadMessage` and has no other effect.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SCALARS = (bool, int, float, str)
 
 
 class BadMessage(Exception):
-    """What came from the answer's side is not a message of this protocol."""
+    """The data from the answer's side is not a message of this protocol."""
 
 
 def encode(value: Any, keep: Callable[[Any], int], depth: int = 0) -> Any:
-    """`value` as JSON data. `keep` stores an object that is not plain data and returns its number."""
+    """Encode `value` as JSON data. `keep` stores an object that is not plain data and returns its number."""
     if value is None or type(value) in _SCALARS:
         return value
-    for base in _SCALARS:  # a subclass (an IntEnum, say) counts as the number or text that it is
+    for base in _SCALARS:  # a subclass (such as an IntEnum) is encoded as its base type
         if isinstance(value, base):
             return base.__new__(base, base.__str__(value)) if base is str else _plain_number(base, value)
     if depth < MAX_DEPTH:
@@ -55,7 +55,7 @@ def encode(value: Any, keep: Callable[[Any], int], depth: int = 0) -> Any:
 
 
 def decode(data: Any, proxy: Callable[[int, str], Any]) -> Any:
-    """The value that `encode` was given; `proxy(number, type name)` stands for an object."""
+    """Decode a value from `encode`; `proxy(number, type name)` returns the stand-in for an object."""
     if data is None or type(data) in _SCALARS:
         return data
     match data:
@@ -77,12 +77,12 @@ def decode(data: Any, proxy: Callable[[int, str], Any]) -> Any:
 
 
 def to_bytes(message: Any) -> bytes:
-    """A message as it travels."""
+    """Serialize a message to bytes."""
     return json.dumps(message, separators=(",", ":")).encode()
 
 
 def from_bytes(data: bytes) -> Any:
-    """The message that travelled; raises BadMessage for anything that is none."""
+    """Parse a message; raises BadMessage if it is malformed."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -94,7 +94,7 @@ def _plain_number(base: type, value: Any) -> Any:
 
 
 def _as_array(value: Any) -> Any:
-    """The NumPy array of an array, a NumPy number or a tensor on any device; None for other things."""
+    """Return the NumPy array of an array, a NumPy number or a tensor on any device; None for other types."""
     torch: Any = sys.modules.get("torch")
     numpy: Any = sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -130,5 +130,5 @@ def _hashable(value: Any) -> Any:
     try:
         hash(value)
     except TypeError:
-        raise BadMessage(f"a {type(value).__name__} cannot be in a set or be a key") from None
+        raise BadMessage(f"a {type(value).__name__} cannot be in a set or a dictionary key") from None
     return value

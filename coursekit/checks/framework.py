@@ -1,16 +1,16 @@
-"""What an exercise's check is: parts with points, and a list of misconceptions that it can name.
+"""The check of an exercise: parts with points, and the misconceptions that it can name.
 
-    SLOT = Exercise("2.1", answers=("slot",), misconceptions={"swapped": "The quotient and the rest …"})
+    SLOT = Exercise("2.1", answers=("slot",), misconceptions={"swapped": "The quotient and the remainder …"})
 
     @SLOT.part("slots of a shuffled table", points=4)
     def _slots(rng, slot):
         if slot([7, 1], 5, 4) != 5:
             raise Wrong("swapped", difference("slot([7, 1], 5, 4)", 5, got))
 
-A part gets a fresh `random.Random` and the answers, as proxies. It returns if all is right and raises `Wrong`
-with a misconception's key and the first place of difference otherwise. Each part earns its points alone.
-What must hold: a right answer in any style passes with any seed; a message says what was called, what was
-expected and what came; every misconception is declared, and the bank in `curriculum/mistakes/` reaches it.
+A part gets a fresh `random.Random` and the answers, as proxies. It returns if everything is right; otherwise it raises
+`Wrong` with a misconception's key and the first difference. Each part earns its points separately. Invariants: a right
+answer in any style passes with any seed; a message names the call, the expected and the actual value; every
+misconception is declared, and at least one answer in `curriculum/mistakes/` triggers it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PASSED, WRONG, CRASHED, UNSOLVED = "passed", "wrong", "crashed", "unsolved"
 
 
 class HostLost(Exception):
-    """The answer's side is gone, and every further call with it. `kind` is a status: "timeout" or "died"."""
+    """The answer's side is gone, and every further call fails. `kind` is a status: "timeout" or "died"."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -39,7 +39,7 @@ class HostLost(Exception):
 
 
 class Wrong(Exception):
-    """A part's verdict: the misconception's key, and the first place where the answer differs."""
+    """A part's verdict: the misconception's key, and the first difference."""
 
     def __init__(self, misconception: str, detail: str) -> None:
         super().__init__(misconception, detail)
@@ -48,7 +48,7 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Part:
-    """One thing checked, and what it is worth."""
+    """One part of a check and its points."""
 
     name: str
     points: int
@@ -57,7 +57,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PartResult:
-    """How one part ended. `misconception` is a declared key, or None where none could be named."""
+    """The result of one part. `misconception` is a declared key, or None if the check recognized none."""
 
     name: str
     points: int
@@ -69,24 +69,24 @@ class PartResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How an exercise ended: one result for each part."""
+    """The result of an exercise: one entry for each part."""
 
     exercise: str
     parts: tuple[PartResult, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether every part passed."""
+        """True if every part passed."""
         return all(part.status == PASSED for part in self.parts)
 
     @property
     def earned(self) -> int:
-        """The points earned, over all parts."""
+        """The points earned in all parts."""
         return sum(part.earned for part in self.parts)
 
     @property
     def points(self) -> int:
-        """The points there are."""
+        """The maximum number of points."""
         return sum(part.points for part in self.parts)
 
     @property
@@ -97,11 +97,11 @@ class Verdict:
 
 @dataclass
 class Exercise:
-    """One exercise's check. `answers` are the names, in the notebook, of what the parts are given.
+    """The check of one exercise. `answers` are the names, in the notebook, that are passed to the parts.
 
     `needs` names earlier exercises whose answers this one uses; `without` names packages that an answer must not
-    import, because they hold the solution (the sandbox refuses them). `slowness` multiplies the grader's time limit and
-    `memory_mb` raises its memory limit, for an exercise that needs more than the others.
+    import, because they contain the solution (the sandbox refuses them). `slowness` multiplies the grader's time limit
+    and `memory_mb` raises its memory limit, for an exercise that needs more than the others.
     """
 
     id: str
@@ -122,7 +122,7 @@ class Exercise:
         return sum(part.points for part in self.parts)
 
     def part(self, name: str, points: int) -> Callable[[PartFunction], PartFunction]:
-        """Adds a part: a function of a random generator and the answers."""
+        """Add a part: a function of a random generator and the answers."""
 
         def add(function: PartFunction) -> PartFunction:
             self.parts.append(Part(name, points, function))
@@ -131,7 +131,7 @@ class Exercise:
         return add
 
     def run(self, answers: Iterable[Any], seed: int) -> Verdict:
-        """Runs every part, each with its own generator made of the seed."""
+        """Run every part, each with its own generator derived from the seed."""
         given, results = list(answers), []
         lost: HostLost | None = None
         for number, part in enumerate(self.parts):
@@ -146,7 +146,7 @@ class Exercise:
         return Verdict(self.id, tuple(results))
 
     def fail_all(self, status: str, message: str) -> Verdict:
-        """The verdict where no part could be run."""
+        """Return the verdict when no part could run."""
         return Verdict(
             self.id, tuple(PartResult(p.name, p.points, 0, status, None, message) for p in self.parts)
         )
@@ -168,14 +168,14 @@ class Exercise:
             return ended(CRASHED, None, f"{raised}{where}.")
         except HostLost:
             raise
-        except Exception as error:  # noqa: BLE001  an answer may return anything, and the check must survive it
+        except Exception as error:  # noqa: BLE001  an answer may return anything; the check must not crash
             reason = f"{type(error).__name__}: {error}"
-            return ended(CRASHED, None, f"The check can make nothing of what the answer returned ({reason}).")
+            return ended(CRASHED, None, f"The check could not interpret the returned value ({reason}).")
         return PartResult(part.name, part.points, part.points, PASSED)
 
 
 def exercise(id: str) -> Exercise:
-    """The exercise of this id; its module is imported when first asked for."""
+    """Return the exercise with this id; its module is imported on first use."""
     chapter = id.partition(".")[0]
     if id not in REGISTRY and chapter.isdigit():
         name = f"coursekit.checks.chapter_{int(chapter):02}"
@@ -187,12 +187,12 @@ def exercise(id: str) -> Exercise:
 
 
 def difference(call: str, expected: Any, got: Any) -> str:
-    """The sentence that shows one difference."""
+    """Format one difference as a sentence."""
     return f"{call}: expected {show(expected)}, got {show(got)}."
 
 
 def as_list(value: Any) -> list[Any]:
-    """A list of what an answer may give as a list, tuple, range, array or other iterable; [value] for the rest."""
+    """Convert a list, tuple, range, array or other iterable to a list; wrap any other value as [value]."""
     if isinstance(value, Proxy):
         return list(value)
     if hasattr(value, "tolist"):
@@ -203,7 +203,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def is_whole(value: Any) -> bool:
-    """A whole number: an int, or a float without a fraction. True and False are none."""
+    """Return True for a whole number: an int, or a float without a fraction, but not True or False."""
     return not isinstance(value, bool) and (
         isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     )

@@ -1,7 +1,7 @@
-"""`course.py check [chapter]`: a learner's own progress, from the notebooks in `exercises/` as they are saved.
+"""`course.py check [chapter]`: check a learner's progress from the saved notebooks in `exercises/`.
 
-The same judge and sandbox as the grader's. For an exercise that is not right it shows the first thing that is wrong and
-one hint; the next hint opens when the answer has changed since and still is not right.
+Uses the grader's judge and sandbox. For an unsolved exercise it shows the first problem and one hint; the next hint
+opens once the answer has changed and is still wrong.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ OPENED = platformdirs.user_state_path("paged-attention-course") / "hints.json"
 
 
 def main(arguments: list[str]) -> int:
-    """Checks the chapters' exercises; 0 if everything is solved, 1 if not yet, 2 for a wrong chapter."""
-    parser = argparse.ArgumentParser(prog="course.py check", description="Check your answers, as saved.")
-    parser.add_argument("chapter", nargs="?", help="for instance 2; without it, all chapters")
+    """Check the chapters' exercises; exit code 0 if all are solved, 1 if not, 2 for an unknown chapter."""
+    parser = argparse.ArgumentParser(
+        prog="course.py check", description="Check the answers in your saved notebooks."
+    )
+    parser.add_argument("chapter", nargs="?", help="chapter number, such as 2 (default: all chapters)")
     parser.add_argument("--folder", type=Path, default=ROOT / "exercises", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if os.name != "posix":
@@ -74,7 +76,7 @@ def _check(book: Book, path: Path, opened: dict[str, Any]) -> bool:
 def lines(
     book: Book, id: str, one: ExerciseResult, submission: Submission, opened: dict[str, Any]
 ) -> list[str]:
-    """What is said of one exercise."""
+    """Return the lines to print for one exercise."""
     head = f"{id}  {one.verdict.earned} of {one.verdict.points}"
     failure = one.verdict.first_failure
     if failure is None:
@@ -87,7 +89,7 @@ def lines(
 
 
 def _next_hint(id: str, answer: str, opened: dict[str, Any]) -> int:
-    """1 at first, then one more for each new answer that is not right either."""
+    """Number of open hints: 1 at first, then one more for each new wrong answer."""
     digest = hashlib.sha256(answer.encode(errors="replace")).hexdigest()[:16]
     known = opened.get(id)
     if not isinstance(known, dict) or not isinstance(known.get("hint"), int):
@@ -110,4 +112,4 @@ def _write_opened(opened: dict[str, Any]) -> None:
         OPENED.parent.mkdir(parents=True, exist_ok=True)
         OPENED.write_text(json.dumps(opened), encoding="utf-8")
     except OSError as error:
-        print(f"(which hints are open could not be noted: {error})", file=sys.stderr)
+        print(f"(could not save which hints are open: {error})", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""The doctor's known kernel: a Triton gather through a block table, checked against NumPy.
+"""The doctor's test kernel: a Triton gather through a block table, checked against NumPy.
 
-`python -m coursekit.cli.doctor_kernel` prints one line of JSON: where the kernel ran, and the largest difference
-from NumPy. It is the course in small: token i of a sequence lies in slot `table[i // B] * B + i % B`, the
-blocks are scattered, and every slot that is not the sequence's holds NaN. Without a GPU, the doctor sets
-TRITON_INTERPRET=1 and the same kernel runs on the CPU.
+`python -m coursekit.cli.doctor_kernel` prints one line of JSON: the device that ran the kernel, and the largest
+difference from NumPy. Token i of a sequence is in slot `table[i // B] * B + i % B`, the blocks are scattered, and every
+slot outside the sequence holds NaN. Without a GPU, the doctor sets TRITON_INTERPRET=1 and the same kernel runs on the
+CPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WIDTH = 16
 def gather_kernel(
     cache: Any, table: Any, out: Any, tokens: int, B: tl.constexpr, WIDTH: tl.constexpr
 ) -> None:
-    """Program b copies logical block b of the sequence, row by row, from where the table says it is."""
+    """Program b copies logical block b of the sequence, row by row, from the physical block that the table names."""
     logical = tl.program_id(0)
     physical = tl.load(table + logical).to(tl.int64)
     column = tl.arange(0, WIDTH)

@@ -1,4 +1,4 @@
-"""The word `lab`: JupyterLab on the first notebook or on a chapter's; offline, and with a clean page."""
+"""The command `lab`: JupyterLab on the first notebook or a chapter's; offline, without prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coursekit import ROOT
 
 
 def chapters(folder: Path) -> dict[str, Path]:
-    """The lessons that are there: "07" → notebooks/07_batched_decode.ipynb."""
+    """The lessons on disk: "07" → notebooks/07_batched_decode.ipynb."""
     found = {}
     for path in sorted(folder.glob("*.ipynb")):
         match = re.match(r"(\d\d)_", path.name)
@@ -23,10 +23,10 @@ def chapters(folder: Path) -> dict[str, Path]:
 
 
 def find_chapter(chapter: str, folder: Path) -> Path:
-    """The notebook of a chapter given as 7, 07 or 07_batched_decode.
+    """Return the notebook of a chapter given as 7, 07 or 07_batched_decode.
 
     Raises:
-        ValueError: there is no such chapter; the message lists those there are.
+        ValueError: there is no such chapter; the message lists the chapters that exist.
     """
     found = chapters(folder)
     number = re.match(r"(\d{1,2})(_|$)", chapter)
@@ -39,15 +39,15 @@ def find_chapter(chapter: str, folder: Path) -> Path:
 
 
 def command(notebook: Path, *, root: Path, port: int | None, browser: bool) -> list[str]:
-    """The command line that starts JupyterLab."""
+    """Return the command line that starts JupyterLab."""
     line = [
         sys.executable,
         "-m",
         "jupyterlab",
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{notebook.relative_to(root).as_posix()}",
-        "--LabApp.extension_manager=readonly",  # no look for extensions: the page opens without a network
-        "--ServerApp.answer_yes=True",  # one Ctrl-C stops it
+        "--LabApp.extension_manager=readonly",  # do not look for extensions, so the page opens offline
+        "--ServerApp.answer_yes=True",  # a single Ctrl-C stops it
     ]
     if port is not None:
         line.append(f"--ServerApp.port={port}")
@@ -59,23 +59,21 @@ def command(notebook: Path, *, root: Path, port: int | None, browser: bool) -> l
 
 
 def port_number(text: str) -> int:
-    """A TCP port from the command line."""
+    """Parse a TCP port from the command line."""
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: give a number from 1 to 65535")
     return int(text)
 
 
 def main(arguments: list[str]) -> int:
-    """Start JupyterLab and stay until it ends."""
+    """Start JupyterLab and wait until it exits."""
     parser = argparse.ArgumentParser(prog="course.py lab", description="Open the course in JupyterLab.")
-    parser.add_argument(
-        "chapter", nargs="?", default="0", help="a chapter's number, for instance 7; default: 0"
-    )
+    parser.add_argument("chapter", nargs="?", default="0", help="chapter number, such as 7 (default: 0)")
     parser.add_argument(
         "--no-browser", action="store_true", help="print the address instead of opening a browser"
     )
     parser.add_argument(
-        "--port", type=port_number, help="the port to serve on; default: 8888 or the next free one"
+        "--port", type=port_number, help="port to serve on (default: 8888 or the next free port)"
     )
     options = parser.parse_args(arguments)
     try:
@@ -84,7 +82,7 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     line = command(notebook, root=ROOT, port=options.port, browser=not options.no_browser)
-    # Our folder switches off JupyterLab's question about news, and its look for updates.
+    # This settings folder turns off JupyterLab's news prompt and its update check.
     folders = [str(ROOT / "coursekit" / "jupyter"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(folders)
     print(f"Opening {notebook.relative_to(ROOT)} in JupyterLab. Ctrl-C here stops it.", flush=True)

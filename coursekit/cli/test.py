@@ -1,7 +1,7 @@
-"""The word `test`: everything that must hold before a change is taken, in the order of how soon it answers.
+"""The command `test`: every check that must pass before a change is accepted, quickest first.
 
-Every step runs, also after one has failed; the exit code is 0 only if all of them passed. The summary comes
-last, so nobody has to scroll.
+All steps run even if one fails; the exit code is 0 only if all of them passed. The summary comes last, so that it is
+visible without scrolling.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLOSING = re.compile(r"^=* ?(?=.*\b\d+ (?:passed|failed|error|skipped)).* in [\d
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to run: its name in the summary, and its command after `python -m`."""
+    """One step: its name in the summary, and its command after `python -m`."""
 
     name: str
     command: list[str]
@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Result:
-    """How a step ended. `counts` is what pytest's closing line says, empty for other tools."""
+    """The result of a step. `counts` is parsed from pytest's closing line; it is empty for other tools."""
 
     step: Step
     code: int
@@ -40,7 +40,7 @@ class Result:
 
 
 def steps(*, fast: bool, pytest_arguments: list[str]) -> list[Step]:
-    """What `test` runs. `fast` leaves out the tests marked slow and the notebooks."""
+    """Return the steps of `test`. `fast` leaves out tests marked slow and the notebooks."""
     workers = str(min(os.cpu_count() or 1, 4))
     colour = ["--color=yes"] if sys.stdout.isatty() else []
     parallel = ["-n", workers, "--dist", "loadscope", *colour]
@@ -59,17 +59,17 @@ def steps(*, fast: bool, pytest_arguments: list[str]) -> list[Step]:
         Step("types", ["mypy"]),
         Step("notebooks match their sources", ["coursekit", "build", "--check"]),
         Step("tests", unit),
-        *([] if fast else [Step("notebooks run and give what they show", notebooks + parallel)]),
+        *([] if fast else [Step("notebooks run and reproduce their outputs", notebooks + parallel)]),
     ]
 
 
 def read_counts(line: str) -> dict[str, int]:
-    """The numbers of a pytest closing line: `3 passed, 1 skipped in 0.1s` → {"passed": 3, "skipped": 1}."""
+    """Parse a pytest closing line: `3 passed, 1 skipped in 0.1s` → {"passed": 3, "skipped": 1}."""
     return {kind.removesuffix("s"): int(number) for number, kind in COUNT.findall(line)}
 
 
 def run(step: Step) -> Result:
-    """Run a step with its output on the screen, and read pytest's closing line as it goes by."""
+    """Run a step with its output on the screen, and parse pytest's closing line as it passes."""
     print(f"\n--- {step.name}: {' '.join(step.command)}", flush=True)
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
@@ -94,7 +94,7 @@ def run(step: Step) -> Result:
 
 
 def summary(results: list[Result]) -> list[str]:
-    """A line for each step, then one that adds up the tests of them all."""
+    """Return one line per step, then one with the total number of tests."""
     lines = []
     for result in results:
         verdict = "ok    " if result.code == 0 else "FAILED"
@@ -102,7 +102,7 @@ def summary(results: list[Result]) -> list[str]:
         lines.append(
             f"{verdict} {result.seconds:6.1f} s  {result.step.name}{': ' + counts if counts else ''}"
         )
-    lines.append(f"       {sum(result.seconds for result in results):6.1f} s  in all")
+    lines.append(f"       {sum(result.seconds for result in results):6.1f} s  total")
     total = {
         kind: sum(result.counts.get(kind, 0) for result in results) for kind in ("passed", "failed", "error")
     }
@@ -112,16 +112,14 @@ def summary(results: list[Result]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run every step; 0 if all passed."""
+    """Run every step; exit code 0 if all passed."""
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     own, rest = arguments[:cut], arguments[cut + 1 :]
     parser = argparse.ArgumentParser(
         prog="course.py test",
         description="Run every test. Arguments after -- go to pytest for the tests in tests/.",
     )
-    parser.add_argument(
-        "--fast", action="store_true", help="leave out the tests marked slow and the notebooks"
-    )
+    parser.add_argument("--fast", action="store_true", help="skip tests marked slow and the notebooks")
     options = parser.parse_args(own)
     results = [run(step) for step in steps(fast=options.fast, pytest_arguments=rest)]
     print("\n" + "\n".join(summary(results)), flush=True)

@@ -1,20 +1,20 @@
-"""The grader: many submitted notebooks, one table of points, and a page of feedback for each student.
+"""The grader: submitted notebooks in, one table of points and a feedback page per student out.
 
-Why an answer cannot give itself points. The check runs in the *judge*, a process that never runs a line of a
-submission. The answers run in a *sandbox*, a process of their own for every exercise. Between them goes one socket:
-the judge sends calls, the sandbox sends values (`coursekit.checks.codec`: plain data, no pickle). Points are made in
-the judge from these values alone. So printing, exiting, replacing the check, patching built-in functions, walking
-stack frames or writing to the socket gain nothing: whatever the sandbox says is only ever an answer to a question,
-and right answers to fresh questions are what the points are for. Their seed exists in the judge only.
+An answer cannot award itself points. The check runs in the *judge*, a process that never runs a line of a submission.
+The answers run in *sandboxes*, one process per exercise. One socket connects them: the judge sends calls, the sandbox
+sends values (`coursekit.checks.codec`: plain data, no pickle), and the judge computes the points from these values
+alone. So printing, exiting, replacing the check, patching built-in functions, walking stack frames or writing to the
+socket gains nothing: everything the sandbox sends is only ever an answer to a question, and right answers to fresh
+questions are what the points are for. Only the judge knows the seed of the questions.
 
-What is left to defend is the machine and the solutions on its disk. `lockdown.py` does that, in layers, and says how
-far each goes.
+What remains to protect is the machine and the solutions on its disk. `lockdown.py` does that in layers, and documents
+the limits of each.
 
-    command.py      `course.py grade`: finds the submissions, shares them out over processes
+    command.py      `course.py grade`: finds the submissions and distributes them over processes
     submission.py   a notebook → the student's cells, by exercise id
-    judge.py        one submission → points: which cells run in which sandbox, what blocks what
-    sandbox.py      the judge's end: starts sandboxes, sends calls, keeps the time
-    zygote.py       the other end: a small process that forks sandboxes, and what runs in them
-    lockdown.py     what a sandbox may not do
-    report.py       JSON, CSV and pages
+    judge.py        one submission → points: which cells run in which sandbox, which failures block other exercises
+    sandbox.py      the judge's end: starts sandboxes, sends calls, enforces time limits
+    zygote.py       the other end: a small process that forks sandboxes, and the code that runs in them
+    lockdown.py     the restrictions on a sandbox
+    report.py       JSON, CSV and HTML pages
 """

@@ -1,4 +1,4 @@
-"""Messages over a socket, each with its length before it, none larger than `MAX_BYTES`, none later than a deadline."""
+"""Length-prefixed messages over a socket, none larger than `MAX_BYTES`, none later than a deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LENGTH = struct.Struct("!I")
 
 
 class Closed(Exception):
-    """The other end is gone."""
+    """The other end closed the connection."""
 
 
 class OutOfTime(Exception):
@@ -21,14 +21,14 @@ class OutOfTime(Exception):
 
 
 class Channel:
-    """One end of the socket. `deadline` (of `time.monotonic`) bounds every wait; None waits for ever."""
+    """One end of the socket. `deadline` (of `time.monotonic`) bounds every wait; None waits forever."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
         self.deadline: float | None = None
 
     def send(self, message: Any) -> None:
-        """Sends one message."""
+        """Send one message."""
         data = to_bytes(message)
         if len(data) > MAX_BYTES:
             raise BadMessage(f"a message of {len(data)} bytes is too large")
@@ -41,7 +41,7 @@ class Channel:
             raise Closed from None
 
     def receive(self) -> Any:
-        """Waits for one message."""
+        """Wait for one message."""
         (size,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if size > MAX_BYTES:
             raise BadMessage(f"a message of {size} bytes is too large")

@@ -1,4 +1,4 @@
-"""`course.py grade submissions/*/ --out report/`: every submission graded, whatever is in it."""
+"""`course.py grade submissions/*/ --out report/`: grade every submission, whatever its contents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Job:
 
 
 def find_jobs(places: list[Path], chapter: str | None) -> list[Job]:
-    """A job for each folder or notebook. A folder is a student, and its notebook of the chapter the submission."""
+    """One job for each folder or notebook. A folder is a student; its notebook of the chapter is the submission."""
     jobs = []
     for place in places:
         if place.is_dir():
@@ -47,7 +47,9 @@ def find_jobs(places: list[Path], chapter: str | None) -> list[Job]:
     seen: Counter[str] = Counter()
     unique = []
     for job in jobs:
-        name = "".join(c if c.isprintable() else "?" for c in job.student)  # it is printed and written
+        name = "".join(
+            c if c.isprintable() else "?" for c in job.student
+        )  # the name is printed and written to files
         seen[name] += 1
         unique.append(Job(f"{name} ({seen[name]})" if seen[name] > 1 else name, job.path))
     return unique
@@ -56,7 +58,7 @@ def find_jobs(places: list[Path], chapter: str | None) -> list[Job]:
 def grade_all(
     jobs: list[Job], book: Book, seed: int, *, workers: int, seconds: float, memory_mb: int
 ) -> Generator[StudentResult]:
-    """Results as they are ready, over `workers` processes. A process that is lost costs at most its own submission."""
+    """Yield results as they are ready, from `workers` processes. A lost process costs at most its own submission."""
     settings = (book, seed, seconds, memory_mb)
     suspects: list[Job] = []
     if workers == 1:
@@ -77,34 +79,38 @@ def grade_all(
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
-            process.terminate()  # their zygotes and sandboxes end with them
+            process.terminate()  # this also ends their zygotes and sandboxes
         raise
     pool.shutdown()
     for job in suspects:
         with _pool(1, settings) as pool:
             for _, result in _as_ready({pool.submit(_grade, job): job}):
-                yield result or failed(job, book, "the grader's own process was lost while grading this")
+                yield result or failed(job, book, "the grader's process died while grading this")
 
 
 def failed(job: Job, book: Book, problem: str) -> StudentResult:
-    """A row for a submission that could not be graded."""
+    """Return a result for a submission that could not be graded."""
     results = {id: ExerciseResult(exercise(id).fail_all(MISSING, problem)) for id in book.ids}
     return StudentResult(job.student, job.path.name, results, problem)
 
 
 def main(arguments: list[str]) -> int:
-    """Grades, writes the report; 0 if every submission was graded, 1 if some could not be, 2 for a wrong request."""
+    """Grade and write the report; exit code 0 if all were graded, 1 if some could not be, 2 for a bad request."""
     parser = argparse.ArgumentParser(prog="course.py grade", description="Grade submitted notebooks.")
-    parser.add_argument("places", nargs="+", type=Path, help="folders, one a student, or notebooks")
-    parser.add_argument("--out", type=Path, default=Path("report"), help="folder for the report (report)")
-    parser.add_argument("--chapter", help="the chapter; without it, the one that most submissions hold")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (all cores)")
-    parser.add_argument("--seconds", type=float, default=10, help="time limit for each exercise (10)")
-    parser.add_argument("--memory", type=int, default=1024, metavar="MB", help="memory limit (1024)")
-    parser.add_argument("--seed", type=int, help="repeat a run: the seed that its grades.json names")
+    parser.add_argument("places", nargs="+", type=Path, help="folders (one per student) or notebooks")
+    parser.add_argument(
+        "--out", type=Path, default=Path("report"), help="folder for the report (default: report)"
+    )
+    parser.add_argument("--chapter", help="chapter number (default: the chapter of most submissions)")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)"
+    )
+    parser.add_argument("--seconds", type=float, default=10, help="time limit per exercise (default: 10)")
+    parser.add_argument("--memory", type=int, default=1024, metavar="MB", help="memory limit (default: 1024)")
+    parser.add_argument("--seed", type=int, help="seed from a grades.json, to repeat that run")
     options = parser.parse_args(arguments)
     if os.name != "posix":
-        print("grade needs Linux or macOS: it isolates answers with their process limits.", file=sys.stderr)
+        print("grade needs Linux or macOS: it isolates answers with process limits.", file=sys.stderr)
         return 2
     try:
         book = load_book(ROOT, options.chapter or _commonest_chapter(options.places))
@@ -125,7 +131,9 @@ def main(arguments: list[str]) -> int:
                 _progress(len(results), len(jobs), started, result)
     except KeyboardInterrupt:
         interrupted = True
-        print(f"\nInterrupted: the report holds the {len(results)} of {len(jobs)} that were graded.")
+        print(
+            f"\nInterrupted: the report covers the {len(results)} of {len(jobs)} submissions graded so far."
+        )
     order = {job.student: number for number, job in enumerate(jobs)}
     results.sort(key=lambda result: order[result.student])
     write_report(options.out, book, results, {"seed": seed, "limits": limits, "complete": not interrupted})
@@ -141,7 +149,7 @@ def _summary(results: list[StudentResult], out: Path, seconds: float) -> None:
     print(f"Report: {out / 'grades.csv'}, {out / 'grades.json'}, {out / 'index.html'}")
     layers = {layer for result in results for layer in result.layers}
     if layers and "landlock" not in layers:
-        print("This system has no Landlock: solutions on its disk are guarded by Python's audit hook only.")
+        print("This system has no Landlock: only Python's audit hook protects the solutions on its disk.")
 
 
 def _progress(done: int, count: int, started: float, result: StudentResult) -> None:
@@ -163,14 +171,14 @@ def _pool(workers: int, settings: tuple[Book, int, float, int]) -> ProcessPoolEx
 def _start_worker(book: Book, seed: int, seconds: float, memory_mb: int) -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C goes to every process; the first one ends the others
+    )  # Ctrl-C reaches every process; the first process ends the others
     _start(book, seed, seconds, memory_mb)
     signal.signal(signal.SIGTERM, _stop_worker)
     threading.Thread(target=_outlive_not, args=(os.getppid(),), daemon=True).start()
 
 
 def _outlive_not(parent: int) -> None:
-    """Ends this process when the first one was killed: nobody would ever give it work, or end it."""
+    """End this process if the first one was killed: otherwise it would wait forever."""
     while os.getppid() == parent:
         time.sleep(1)
     _stop_worker()
@@ -178,7 +186,7 @@ def _outlive_not(parent: int) -> None:
 
 def _stop_worker(number: int = 0, frame: object = None) -> None:
     _judge.zygote.close(wait=False)
-    os._exit(1)  # an exception would be taken for the result of the submission at hand
+    os._exit(1)  # an exception would become the result of the current submission
 
 
 def _start(book: Book, seed: int, seconds: float, memory_mb: int) -> None:
@@ -189,8 +197,10 @@ def _start(book: Book, seed: int, seconds: float, memory_mb: int) -> None:
 def _grade(job: Job) -> StudentResult:
     try:
         return _judge.grade(read_submission(job.path, job.student, _judge.book))
-    except Exception as error:  # noqa: BLE001  one submission must not end the others
-        return failed(job, _judge.book, f"the grader failed on this: {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001  one submission must not stop the others
+        return failed(
+            job, _judge.book, f"the grader failed on this submission: {type(error).__name__}: {error}"
+        )
 
 
 def _as_ready(futures: dict[Future[StudentResult], Job]) -> Iterator[tuple[Job, StudentResult | None]]:
@@ -225,6 +235,6 @@ def _commonest_chapter(places: list[Path]) -> str:
     found = [chapter for path in files if (chapter := chapter_of(path))]
     if not found:
         raise NoSuchChapter(
-            "no submission holds an exercise of this course, so name the chapter: --chapter 2"
+            "no submission contains an exercise of this course; name the chapter with --chapter, such as --chapter 2"
         )
     return max(sorted(set(found)), key=found.count)

@@ -1,9 +1,9 @@
-"""One submission → points. Every exercise is judged in a sandbox of its own, so none can harm another.
+"""Grading of one submission. Every exercise runs in its own sandbox, so none can harm another.
 
-For an exercise the sandbox gets, in the pristine notebook's order: the setup cells, the answers to the exercises before
-it, the cells that the student added around it, and the student's answer. Of the earlier answers those that passed
-are the student's; in place of the others stands the reference's, and the result says so (`blocked_by`). An answer that
-fails beside the student's own earlier answers is tried once more beside the reference's.
+For an exercise the sandbox gets, in the order of the original notebook: the setup cells, the answers to the earlier
+exercises, the cells that the student added around it, and the student's answer. Earlier answers that passed are the
+student's own; the others are replaced by the reference's, and the result says so (`blocked_by`). An answer that fails
+with the student's own earlier answers is tried once more with the reference's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Step = tuple[
 
 @dataclass
 class ExerciseResult:
-    """How one exercise went. `blocked_by` names failed exercises in whose place the reference stood."""
+    """The result of one exercise. `blocked_by` names failed exercises that the reference's answers replaced."""
 
     verdict: Verdict
     notes: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class ExerciseResult:
 
 @dataclass
 class StudentResult:
-    """How one submission went."""
+    """The result of one submission."""
 
     student: str
     file: str
@@ -49,17 +49,17 @@ class StudentResult:
 
     @property
     def earned(self) -> int:
-        """All points earned."""
+        """The points earned."""
         return sum(result.verdict.earned for result in self.exercises.values())
 
     @property
     def points(self) -> int:
-        """All points there are."""
+        """The maximum number of points."""
         return sum(result.verdict.points for result in self.exercises.values())
 
 
 class Judge:
-    """Grades submissions of one chapter, one after the other."""
+    """Grades submissions of one chapter, one after another."""
 
     def __init__(self, book: Book, seed: int, *, seconds: float = 10, memory_mb: int = 1024) -> None:
         self.book, self.seed, self.seconds, self.memory_mb = book, seed, seconds, memory_mb
@@ -67,11 +67,11 @@ class Judge:
         self.layers: list[str] = []
 
     def close(self) -> None:
-        """Ends the process that forks sandboxes."""
+        """End the process that forks sandboxes."""
         self.zygote.close()
 
     def grade(self, submission: Submission) -> StudentResult:
-        """All exercises of a submission."""
+        """Grade all exercises of a submission."""
         results: dict[str, ExerciseResult] = {}
         for id in self.book.ids:
             if submission.problem:
@@ -80,7 +80,7 @@ class Judge:
                 passed = {other for other, result in results.items() if result.verdict.passed}
                 results[id] = self._exercise(submission, exercise(id), passed)
         problem = submission.problem or (
-            "no answers: every cell is as it was handed out" if submission.untouched else None
+            "no answers: every cell is unchanged" if submission.untouched else None
         )
         return StudentResult(submission.student, submission.file, results, problem, self.layers)
 
@@ -92,13 +92,15 @@ class Judge:
             again = self._judge(submission, task, set(), [])
             if again.earned > verdict.earned:
                 verdict = again
-                notes.append(f"Graded beside the reference's answers to {', '.join(task.needs)}.")
+                notes.append(f"Graded together with the reference's answers to {', '.join(task.needs)}.")
         if blocked:
-            notes.append(f"Ran on the reference's version of {', '.join(blocked)}, which is not solved yet.")
+            notes.append(
+                f"Ran with the reference's version of {', '.join(blocked)}, which is not solved yet."
+            )
         return ExerciseResult(verdict, notes, blocked)
 
     def _judge(self, submission: Submission, task: Exercise, passed: set[str], notes: list[str]) -> Verdict:
-        """The verdict; once more without the added cells if with them the process did not get to the answer."""
+        """Return the verdict; retry without the added cells if with them the process never reached the answer."""
         steps = list(self._steps(submission, task.id, passed))
         lost = self._try(task, steps)
         if isinstance(lost, Verdict):
@@ -108,8 +110,8 @@ class Judge:
         if added:
             verdict = self._try(task, [step for step in steps if step[0] != "added"])
         if isinstance(verdict, Verdict):
-            submission.harmful |= added  # not tried again in the exercises that follow
-            notes.append(f"Graded without the cells added to the notebook: {lost.reason}.")
+            submission.harmful |= added  # not used again in the following exercises
+            notes.append(f"Graded without the cells you added to the notebook: {lost.reason}.")
             return verdict
         return task.fail_all(lost.kind, f"Exercise {task.id}: {lost.reason}.")
 
@@ -149,12 +151,12 @@ class Judge:
                 where = f" ({raised.where})" if raised.where else ""
                 return task.fail_all(CRASHED, f"The cell raised {raised.name}: {raised.message}{where}.")
             if lacking:
-                return task.fail_all(CRASHED, f"The cell defines no `{lacking[0]}`.")
+                return task.fail_all(CRASHED, f"The cell does not define `{lacking[0]}`.")
             return task.run([answers[name] for name in task.answers], self.seed)
 
 
 def _load(sandbox: Sandbox, steps: list[Step]) -> AnswerRaised | None:
-    """Runs the cells. Only what the answer's own cell raised is of interest."""
+    """Run the cells. Only an exception from the answer's own cell is reported."""
     of_answer = None
     for kind, name, source in steps:
         raised = sandbox.run(source, name)

@@ -1,15 +1,15 @@
-"""What a sandbox may not do, in layers. Called once in a fresh process, before any line of a submission.
+"""Restrictions on a sandbox, in layers. Called once in a fresh process, before any line of a submission runs.
 
-1. *Limits* (any POSIX system): memory, processor time, open files, and not one byte written to any file.
-2. *Landlock* (Linux 5.13 and newer): the kernel shows the process only Python's own files and the system's libraries.
-   Solutions, the bank, the checks, other submissions and the report cannot be opened, by whatever way of asking.
+1. *Limits* (any POSIX system): memory, processor time and open files are limited; writing to files is not allowed.
+2. *Landlock* (Linux 5.13 and newer): the operating system exposes only Python's own files and the system's libraries.
+   Solutions, the bank, the checks, other submissions and the report cannot be opened by any method.
 3. *Seccomp* (Linux, x86-64 and ARM): no new process or program, no signal to another process, no socket, no tracing,
    no change of file modes. Root's capabilities are dropped first.
-4. *An audit hook* (everywhere): Python's own ways to do such things raise PermissionError with a plain message.
+4. *An audit hook* (everywhere): Python's own functions for such actions raise PermissionError with a clear message.
 
-How far it goes: layers 2 and 3 are the kernel's and hold against any code. Where they are missing (macOS, old kernels)
-layer 4 alone guards the solutions' files, and code that reaches into the interpreter's memory can get around it; a
-report made there says so. Points stay unforgeable in either case: see the package's docstring.
+Limits: layers 2 and 3 are enforced by the operating system and hold against any code. Where they are missing (macOS,
+old Linux), only layer 4 protects the solutions, and code that manipulates the interpreter's memory can bypass it;
+a report made there says so. Points cannot be forged in either case: see the package's docstring.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Landlock's rights on files, and the system calls, the same on every machine.
+# Landlock's rights on files, and its system call numbers, the same on every machine.
 _READ = 0b1101  # execute, read a file, read a folder
 _ALL_BY_VERSION = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF}
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -38,7 +38,7 @@ _SYSTEM = (
     "/dev/null",
 )
 
-# System calls that a sandbox has no use for, by their numbers (0: the machine has none of that name).
+# System calls that a sandbox does not need, by number (0: the architecture does not have it).
 _FORBIDDEN = {  # name: (x86-64, aarch64)
     "fork": (57, 0), "vfork": (58, 0), "execve": (59, 221), "execveat": (322, 281),
     "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
@@ -61,16 +61,16 @@ _DENIED = ("ctypes.", "os.fork", "os.exec", "os.posix_spawn", "os.spawn", "os.sy
 
 
 def lock_down(*, seconds: float, memory_mb: int, hidden: Path, readable: list[str]) -> list[str]:
-    """Applies every layer that this machine has, and returns their names.
+    """Apply every layer that this machine supports, and return their names.
 
-    `hidden` is the course's folder, of which only the paths in `readable` may be read.
+    `hidden` is the course's folder, in which only the paths in `readable` may be read.
     """
     layers = ["limits"]
     _limit(seconds, memory_mb)
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG: end with the parent
-        libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS: nothing run from here gains rights
+        libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS: no program started from here gains rights
         header, none = struct.pack("Ii", 0x20080522, 0), bytes(24)
         libc.capset(header, none)
         layers += ["landlock"] * _landlock(libc, readable)
@@ -80,7 +80,7 @@ def lock_down(*, seconds: float, memory_mb: int, hidden: Path, readable: list[st
 
 
 def python_paths() -> list[str]:
-    """Where this interpreter and the system keep the files that a program needs."""
+    """Paths where this interpreter and the system keep the files that a program needs."""
     own = {sys.prefix, sys.base_prefix, *(path for path in sys.path if "-packages" in path)}
     return [path for path in (*sorted(own), *_SYSTEM) if path != "/" and Path(path).exists()]
 
@@ -96,13 +96,13 @@ def _limit(seconds: float, memory_mb: int) -> None:
     for kind, value in limits.items():
         hard = resource.getrlimit(kind)[1]
         if kind == resource.RLIMIT_AS and sys.platform == "darwin":
-            continue  # the system refuses to set it
+            continue  # the system does not allow this limit
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))
 
 
 def landlock_version() -> int:
-    """Which version of Landlock this kernel has; 0 or less: none."""
+    """The Landlock version of this system; 0 or less if it has none."""
     if sys.platform != "linux":
         return 0
     libc = ctypes.CDLL(None, use_errno=True)
@@ -139,7 +139,10 @@ def _seccomp(libc: Any) -> bool:
     code = [(load, 0, 0, 4), (equal, 1, 0, audit_code), (end, 0, 0, deny), (load, 0, 0, 0)]
     for number in numbers:
         code += [(equal, 0, 1, number), (end, 0, 0, deny)]
-    code += [(equal, 0, 1, _CLONE3), (end, 0, 0, unknown)]  # its flags cannot be seen; libc then uses clone
+    code += [
+        (equal, 0, 1, _CLONE3),
+        (end, 0, 0, unknown),
+    ]  # its flags cannot be inspected; libc falls back to clone
     code += [(equal, 0, 3, clone), (load, 0, 0, 16), (has_bit, 1, 0, _CLONE_THREAD), (end, 0, 0, deny)]
     code += [(end, 0, 0, allow)]
     program = b"".join(struct.pack("HBBI", *line) for line in code)
@@ -149,7 +152,7 @@ def _seccomp(libc: Any) -> bool:
 
 
 def _audit_hook(hidden: str, readable: list[str]) -> Any:
-    """Denies by raising. It uses no names that a submission could replace in the modules it knows."""
+    """Deny actions by raising. Uses no names that a submission could replace in the modules it knows."""
     realpath, denied, flags = os.path.realpath, _DENIED, os.O_WRONLY | os.O_RDWR | os.O_CREAT
     inside = tuple(path + os.sep for path in readable if path.startswith(hidden + os.sep))
 

@@ -1,6 +1,6 @@
-"""What the grader writes: `grades.json`, `grades.csv` and a page of feedback for each student.
+"""The grader's output: `grades.json`, `grades.csv` and a feedback page for each student.
 
-Everything that came from a submission is data here: escaped in pages, and kept from being a formula in the table.
+Everything that came from a submission is treated as data: escaped in pages, and never a formula in the table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ table{border-collapse:collapse}td,th{padding:.2rem .8rem;border-bottom:1px solid
 
 
 def write_report(folder: Path, book: Book, results: list[StudentResult], facts: dict[str, Any]) -> None:
-    """Writes the whole report. `facts` are the run's: seed, limits."""
+    """Write the whole report. `facts` are the run's seed and limits."""
     pages = folder / "students"
     pages.mkdir(parents=True, exist_ok=True)
     names = page_names([result.student for result in results])
@@ -69,7 +69,7 @@ def as_data(result: StudentResult) -> dict[str, Any]:
 
 
 def table(book: Book, results: list[StudentResult]) -> str:
-    """One row for each student, one column for each exercise."""
+    """The CSV table: one row per student, one column per exercise."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["student", *book.ids, "total", "points", "problem"])
@@ -81,7 +81,7 @@ def table(book: Book, results: list[StudentResult]) -> str:
 
 
 def page(book: Book, result: StudentResult) -> str:
-    """One student's feedback."""
+    """The page with one student's feedback."""
     parts = [f"<p>{result.earned} of {result.points} points · {html.escape(result.file)}</p>"]
     if result.problem:
         parts.append(f'<p class="no">{html.escape(result.problem)}</p>')
@@ -91,7 +91,7 @@ def page(book: Book, result: StudentResult) -> str:
 
 
 def page_names(students: list[str]) -> list[str]:
-    """A file name for each student: plain letters, none twice."""
+    """A unique file name of plain letters for each student."""
     names: list[str] = []
     for student in students:
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", student).strip(".-")[:60] or "student"
@@ -104,7 +104,7 @@ def page_names(students: list[str]) -> list[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes text in which a submission may have put what is no character (half of a surrogate pair)."""
+    """Write text that may contain invalid characters from a submission (half of a surrogate pair)."""
     path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
 
 
@@ -135,5 +135,5 @@ def _html(title: str, body: str) -> str:
 
 
 def _no_formula(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula gets an apostrophe."""
+    """Prefix a text with an apostrophe if a spreadsheet would treat it as a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in set("=+-@\t\r") else value

@@ -1,6 +1,6 @@
-"""The judge's end of a sandbox: it sends cells and calls, keeps the time, and says how it ended.
+"""The judge's end of a sandbox: it sends cells and calls, enforces time limits, and reports how the sandbox ended.
 
-Nothing that arrives here is trusted: a message that is late, too large or not of the protocol ends the sandbox,
+Nothing that arrives here is trusted: a message that is late, too large or not part of the protocol ends the sandbox,
 with the reason in `Broken`.
 """
 
@@ -29,12 +29,12 @@ _START = "import sys; sys.path.insert(0, {root!r}); from coursekit.grade.zygote 
 
 
 class Broken(HostLost):
-    """The sandbox ended: out of time, out of memory, or by its own doing."""
+    """The sandbox ended: out of time, out of memory, or because its code ended it."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a sandbox gets: time, memory, and what it may import of the course."""
+    """The limits of a sandbox: time, memory, and which course modules it may import."""
 
     seconds: float = 10
     memory_mb: int = 1024
@@ -42,7 +42,7 @@ class Rules:
 
 
 class Zygote:
-    """The process that forks sandboxes for this judge. Started when first needed, and again if it was lost."""
+    """The process that forks sandboxes for this judge. Started on first use, and restarted if it died."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self.root = root
@@ -51,7 +51,7 @@ class Zygote:
         (Path(self.folder.name) / "paged_ref").symlink_to(root / "paged_ref")
 
     def start(self, rules: Rules) -> Sandbox:
-        """A fresh sandbox."""
+        """Start a fresh sandbox."""
         ours, theirs = socket.socketpair()
         allowed = "paged_ref" not in rules.without
         order = {
@@ -67,11 +67,11 @@ class Zygote:
         return Sandbox(self, pid, Channel(ours), rules)
 
     def end(self, pid: int) -> dict[str, int]:
-        """Ends a sandbox; tells how it had ended if it was dead already."""
+        """End a sandbox; return how it ended if it was already dead."""
         return self._ask({"do": "end", "pid": pid})
 
     def close(self, *, wait: bool = True) -> None:
-        """Ends the zygote, and with it every sandbox. `wait=False` for a signal handler."""
+        """End the zygote and all its sandboxes. Use `wait=False` in a signal handler."""
         if self.process is not None:
             self.process.kill()
             if wait:
@@ -90,7 +90,7 @@ class Zygote:
             socket.send_fds(self.control, [data], [attached.fileno()] if attached else [])
             return dict(json.loads(self.control.recv(4096)))
         except (OSError, ValueError):
-            raise RuntimeError("the process that starts sandboxes is gone; run the grader again") from None
+            raise RuntimeError("the process that starts sandboxes died; run the grader again") from None
 
     def _launch(self) -> None:
         self.control, theirs = socket.socketpair()
@@ -130,7 +130,7 @@ class Sandbox:
         self.zygote.end(self.pid)
 
     def run(self, source: str, name: str) -> AnswerRaised | None:
-        """Runs a cell; returns what it raised."""
+        """Run a cell; return the exception it raised, or None."""
         try:
             self._do({"do": "run", "source": source, "name": name}, "the cell")
         except AnswerRaised as raised:
@@ -138,7 +138,7 @@ class Sandbox:
         return None
 
     def answers(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """What the cells left under these names, as a check sees it."""
+        """Return proxies for the objects that the cells defined under these names."""
         reply = self._do({"do": "names", "names": list(names)}, "the cell")
         found = reply.get("found")
         if not isinstance(found, list) or not all(isinstance(x, list) and len(x) == 2 for x in found):
@@ -146,7 +146,7 @@ class Sandbox:
         return {str(name): self._value(data, str(name)) for name, data in found}
 
     def request(self, number: int, operation: str, arguments: tuple[Any, ...], call: str) -> Any:
-        """One of the check's calls."""
+        """Perform one of the check's calls."""
         data = encode(arguments, _number_of)
         order = {"do": "call", "number": number, "operation": operation, "arguments": data}
         reply = self._do(order, call, arguments)
@@ -159,7 +159,7 @@ class Sandbox:
             raise self._broken(error) from None
 
     def _do(self, order: dict[str, Any], call: str, arguments: tuple[Any, ...] = ()) -> dict[str, Any]:
-        """One order and its reply. `arguments` become what the answer left of them, also if it raised."""
+        """Send one request and return its reply. `arguments` get the changes the answer made, even if it raised."""
         try:
             self.channel.send(order)
         except (Closed, OutOfTime) as error:
@@ -189,7 +189,7 @@ class Sandbox:
         return reply
 
     def _broken(self, error: Exception) -> Broken:
-        """Ends the sandbox and says why."""
+        """End the sandbox and return the reason."""
         if isinstance(error, OutOfTime):
             return Broken("timeout", f"not finished after {self.rules.seconds:g} seconds")
         ended: dict[str, int] = {}
@@ -202,7 +202,7 @@ class Sandbox:
                 return Broken(
                     "timeout", f"not finished after {self.rules.seconds:g} seconds of processor time"
                 )
-            return Broken("died", f"the process was ended by {signal.Signals(ended['signal']).name}")
+            return Broken("died", f"the process was killed by {signal.Signals(ended['signal']).name}")
         if isinstance(error, Closed):
             return Broken("died", f"the code ended its own process (exit code {ended.get('exit', 0)})")
         return Broken("died", f"the code broke the connection to the grader ({str(error)[:80]})")
@@ -215,7 +215,7 @@ def _number_of(thing: Any) -> int:
 
 
 def _update(old: Any, new: Any) -> None:
-    """Brings lists, dicts and arrays that were passed to the state in which the answer left them."""
+    """Update lists, dicts and arrays that were passed to match the answer's changes."""
     if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
         for one, other in zip(old, new, strict=True):
             _update(one, other)

@@ -1,7 +1,7 @@
-"""From a submitted file to the student's cells: answers by exercise id, and the cells that the student added.
+"""Extraction of a student's cells from a submitted file: answers by exercise id, and the cells that the student added.
 
-Whatever else the file holds counts for nothing: check cells, outputs, tags, metadata and the order of cells are the
-pristine notebook's. What must hold: any bytes give a `Submission`, with its problem in words if there is one.
+Everything else in the file is ignored: check cells, outputs, tags, metadata and the order of cells come from the
+original notebook. Invariant: any bytes give a `Submission`, with a description of the problem if there is one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_FILE = 20_000_000
 
 @dataclass(frozen=True)
 class Book:
-    """The pristine notebook of a chapter's exercises, and the hints to each."""
+    """The original notebook of a chapter's exercises, and the hints for each exercise."""
 
     chapter: str
     name: str
@@ -28,7 +28,7 @@ class Book:
 
     @property
     def ids(self) -> list[str]:
-        """The exercises in order."""
+        """The exercise ids in order."""
         return [cell.exercise for cell in self.cells if cell.kind == "answer" and cell.exercise]
 
     def answer(self, id: str) -> Cell:
@@ -37,23 +37,25 @@ class Book:
 
 
 class NoSuchChapter(ValueError):
-    """There are no exercises of the chapter asked for."""
+    """The requested chapter has no exercises."""
 
 
 def load_book(root: Path, chapter: str) -> Book:
-    """The pristine notebook of a chapter (`2`, `02`)."""
-    from coursekit.build.exercises import cells_of, sources  # see coursekit.cells for why here
+    """Return the original notebook of a chapter (`2`, `02`)."""
+    from coursekit.build.exercises import cells_of, sources  # imported late: see coursekit.cells
 
     found = sources(root)
     if chapter.zfill(2) not in found:
-        raise NoSuchChapter(f"chapter {chapter} has no exercises; there are: {', '.join(found) or 'none'}")
+        raise NoSuchChapter(
+            f"chapter {chapter} has no exercises; those that have: {', '.join(found) or 'none'}"
+        )
     path = found[chapter.zfill(2)]
     return Book(chapter.zfill(2), path.stem, tuple(cells_of(path.read_text(encoding="utf-8"))[0]))
 
 
 @dataclass
 class Submission:
-    """One student's notebook. `before` holds the added cells by the exercise whose answer follows them."""
+    """One student's notebook. `before` holds the added cells, by the exercise whose answer follows them."""
 
     student: str
     file: str
@@ -63,11 +65,11 @@ class Submission:
     after: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     notes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     untouched: bool = False
-    harmful: set[str] = field(default_factory=set)  # added cells in whose company a sandbox was lost
+    harmful: set[str] = field(default_factory=set)  # added cells that were present when a sandbox died
 
 
 def read_submission(path: Path, student: str, book: Book) -> Submission:
-    """The student's cells in the file at `path`."""
+    """Read the student's cells from the file at `path`."""
     found = Submission(student, path.name)
     try:
         cells = _cells(path)
@@ -80,10 +82,10 @@ def read_submission(path: Path, student: str, book: Book) -> Submission:
         added = any(found.before.values()) or any(found.after.values())
         if others and book.chapter not in others:
             found.problem = (
-                f"wrong chapter: this holds exercises of chapter {', '.join(others)}, not {book.chapter}"
+                f"wrong chapter: this one has exercises of chapter {', '.join(others)}, not {book.chapter}"
             )
         elif not added:
-            found.problem = "no answers: the notebook holds no cell of an exercise and no code of its own"
+            found.problem = "no answers: the notebook has no exercise cell and no code of its own"
     added = any(found.before.values()) or any(found.after.values())
     stubs = (source.strip() == book.answer(id).stub.strip() for id, source in found.answers.items())
     found.untouched = not added and all(stubs)
@@ -91,7 +93,7 @@ def read_submission(path: Path, student: str, book: Book) -> Submission:
 
 
 def chapter_of(path: Path) -> str | None:
-    """The chapter whose exercises a file seems to hold."""
+    """Guess the chapter of a file from the exercises in it."""
     try:
         known = _chapters(_cells(path))
     except ValueError:
@@ -100,7 +102,7 @@ def chapter_of(path: Path) -> str | None:
 
 
 def _sort(cells: list[dict[str, Any]], book: Book, found: Submission) -> None:
-    """Puts each code cell where it belongs: to an answer, to the added cells, or nowhere."""
+    """Sort each code cell into the answers or the added cells, or drop it."""
     ours = {cell.id: cell for cell in book.cells}
     sources_of_ours = {source.strip() for cell in book.cells for source in (cell.solved, cell.stub)}
     answer_of = {grade_id(id): id for id in book.ids}
@@ -130,10 +132,10 @@ def _sort(cells: list[dict[str, Any]], book: Book, found: Submission) -> None:
 
 
 def _take(found: Submission, id: str, source: str, stub: str) -> None:
-    """Of several cells with one exercise's id the last that was worked on counts."""
+    """Of several cells with the same exercise id, use the last one that was changed."""
     if id in found.answers:
         found.notes[id].append(
-            "Several cells carry this exercise's id; the last one that was worked on is graded."
+            "Several cells have this exercise's id; the last one that was changed is graded."
         )
         if source.strip() == stub.strip():
             return
@@ -141,7 +143,7 @@ def _take(found: Submission, id: str, source: str, stub: str) -> None:
 
 
 def _cells(path: Path) -> list[dict[str, Any]]:
-    """The file's cells; raises ValueError with the file's problem in words."""
+    """Return the file's cells; raises ValueError with a description of the problem."""
     try:
         if not path.is_file():
             raise ValueError("there is no such file")
@@ -150,15 +152,15 @@ def _cells(path: Path) -> list[dict[str, Any]]:
         data = json.loads(path.read_bytes())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         reason = "empty file" if path.is_file() and path.stat().st_size == 0 else type(error).__name__
-        raise ValueError(f"not a notebook: the file cannot be read as one ({reason})") from None
+        raise ValueError(f"not a notebook: the file could not be parsed ({reason})") from None
     cells = data.get("cells") if isinstance(data, dict) else None
     if not isinstance(cells, list):
-        raise ValueError("not a notebook: the file has no cells (notebooks of format 4 are read)")
+        raise ValueError("not a notebook: the file has no cells (only notebook format 4 is supported)")
     return [cell for cell in cells if isinstance(cell, dict)]
 
 
 def _key(cell: dict[str, Any]) -> str | None:
-    """What a cell is called: nbgrader's id, or else the cell's own."""
+    """Return a cell's name: nbgrader's id, or else the cell's own id."""
     metadata = cell.get("metadata")
     nbgrader = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     key = nbgrader.get("grade_id") if isinstance(nbgrader, dict) else None
@@ -174,6 +176,6 @@ def _source(cell: dict[str, Any]) -> str:
 
 
 def _chapters(cells: list[dict[str, Any]]) -> list[str]:
-    """The chapters, as two digits, of the cells called `exercise-2-1`, `exercise-2-1-check` and so on."""
+    """Return the chapters, as two digits, of cells named `exercise-2-1`, `exercise-2-1-check` and so on."""
     named = (re.match(r"exercise-(\d+)-\d+", _key(cell) or "") for cell in cells)
     return [match[1].zfill(2) for match in named if match]

@@ -1,11 +1,11 @@
-"""The process that forks sandboxes, and what runs in one.
+"""The process that forks sandboxes, and the code that runs in a sandbox.
 
-A *zygote* is started once for each judge. It has imported what answers commonly import and nothing of a check, so a
-sandbox costs a fork (milliseconds) and starts from the same clean state each time. The judge asks for a sandbox
-with the socket's other end attached, and for its end.
+Each judge starts one *zygote*. It has imported the packages that answers commonly import and no check code, so a
+sandbox costs only a fork (milliseconds) and always starts from the same clean state. The judge asks it to start a
+sandbox, passing the socket's other end, and to end one.
 
-In the sandbox `serve` runs the cells that it is sent and performs the judge's calls on the objects they made. It is
-at the mercy of the submission; nothing depends on its honesty.
+In the sandbox, `serve` runs the cells that it receives and performs the judge's calls on the objects they made. A
+submission can take this code over; nothing depends on it being honest.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from coursekit.grade.channel import Channel, Closed
 from coursekit.grade.lockdown import lock_down, python_paths
 
 with contextlib.suppress(ImportError):
-    import numpy as np  # noqa: F401  so that no sandbox has to
+    import numpy as np  # noqa: F401  preloaded, so that no sandbox has to import it
 
-# The bench on which chapter 5's kernels run. It holds no solution.
+# The module that runs chapter 5's kernels. It contains no solution.
 _LAB = {
     f"coursekit.kernels.{name}": (Path(__file__).parents[1] / f"kernels/{name}.py").read_text(
         encoding="utf-8"
@@ -44,13 +44,13 @@ _LAB = {
 
 
 def main(number: int, course: str) -> None:
-    """Serves the judge at the other end of file `number` until it goes away."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's; the zygote ends with it
+    """Serve the judge at the other end of file descriptor `number` until the judge exits."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the judge handles Ctrl-C; the zygote ends with the judge
     control = socket.socket(fileno=number)
     for name in [name for name in sys.modules if name.partition(".")[0] in ("coursekit", "paged_ref")]:
         del sys.modules[
             name
-        ]  # what is loaded keeps working; a submission imports something else by these names
+        ]  # loaded code keeps working; a submission's imports of these names get something else
     sys.path[:] = [path for path in sys.path if path and Path(path).resolve() != Path(course).resolve()]
     gc.collect()
     gc.freeze()
@@ -70,11 +70,11 @@ def main(number: int, course: str) -> None:
 
 
 def _end(pid: int) -> dict[str, int]:
-    """Kills a sandbox and all of its process group; returns how it ended if it had ended by itself."""
+    """Kill a sandbox and its whole process group; return how it ended if it had already ended."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
-        return {}  # asked for twice
+        return {}  # requested twice
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
@@ -86,12 +86,12 @@ def _end(pid: int) -> dict[str, int]:
 
 
 def _become_sandbox(file: int, course: Path, order: dict[str, Any]) -> None:
-    """In the forked process: no way back to the zygote's sockets, then the lock, then the service. Never returns."""
+    """In the forked process: close the zygote's sockets, apply the lock, then serve. Never returns."""
     end = socket.socket(fileno=os.dup2(file, 3))
     try:
         try:
             layers = _enter(course, order)
-        except Exception:  # noqa: BLE001  the grader's own fault, whatever it is
+        except Exception:  # noqa: BLE001  any error here is a fault of the grader
             Channel(end).send({"fault": traceback.format_exc()})
         else:
             serve(Channel(end), layers)
@@ -100,7 +100,7 @@ def _become_sandbox(file: int, course: Path, order: dict[str, Any]) -> None:
 
 
 def _enter(course: Path, order: dict[str, Any]) -> list[str]:
-    """Cuts every tie to the zygote and applies the lock."""
+    """Close all connections to the zygote and apply the lock."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -114,7 +114,7 @@ def _enter(course: Path, order: dict[str, Any]) -> list[str]:
 
 
 def serve(channel: Channel, layers: list[str]) -> None:
-    """Runs cells and performs calls until the judge goes away."""
+    """Run cells and perform calls until the judge closes the connection."""
     namespace: dict[str, Any] = {
         "__name__": "__main__",
         "get_ipython": lambda: None,
@@ -150,7 +150,7 @@ def serve(channel: Channel, layers: list[str]) -> None:
                 try:
                     value = perform(objects[order["number"]], order["operation"], arguments)
                     reply["value"] = encode(value, keep)
-                except BaseException as error:  # noqa: BLE001  what it changed before it failed is told, too
+                except BaseException as error:  # noqa: BLE001  changes made before the error are reported, too
                     reply["raised"] = raised(error)
                 after = encode(
                     arguments, lambda thing: next((i for i, o in enumerate(objects) if o is thing), -1)
@@ -162,14 +162,14 @@ def serve(channel: Channel, layers: list[str]) -> None:
 
 
 def raised(error: BaseException) -> list[Any]:
-    """An exception as it travels; what cannot travel itself is a TypeError."""
+    """Encode an exception; one that cannot be encoded becomes a TypeError."""
     if isinstance(error, BadMessage):
         return ["TypeError", ["TypeError", "Exception"], str(error), ""]
     return list(describe(error))
 
 
 def python_of(source: str) -> str:
-    """A cell without IPython's magics: they have no effect here. A cell that is Python already stays as it is."""
+    """Return a cell without IPython's magics, which have no effect here. A cell that is already Python is unchanged."""
     try:
         ast.parse(source)
         return source
@@ -180,25 +180,25 @@ def python_of(source: str) -> str:
 
 
 def _plain(data: Any) -> Any:
-    """Message data in which a handle is its number alone: the type's name differs between the two sides."""
+    """Return message data with each handle as its number alone: the type's name differs between the two sides."""
     if isinstance(data, list):
         return data[:2] if data[:1] == ["handle"] else [_plain(item) for item in data]
     return data
 
 
 class _Hidden(importlib.abc.MetaPathFinder):
-    """Says why a package cannot be imported."""
+    """Explains why a package cannot be imported."""
 
     def __init__(self, packages: list[str]) -> None:
         self.packages = set(packages)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name.partition(".")[0] in self.packages:
-            raise ImportError(f"{name} holds the solution of this exercise: write it without")
+            raise ImportError(f"{name} contains the solution of this exercise: solve it without that import")
 
 
 class _Silent(types.ModuleType):
-    """Stands for `coursekit` in a sandbox: a copied check cell runs, and does nothing."""
+    """A stand-in for `coursekit` in a sandbox: a copied check cell runs, and does nothing."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -211,7 +211,7 @@ class _Silent(types.ModuleType):
 
 
 class _Lab(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Hands out what setup cells may import of the course. Read before the lock, run when a cell asks for it."""
+    """Provide the course modules that setup cells may import. Read before the lock, executed on import."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         return importlib.util.spec_from_loader(name, self) if name in _LAB else None

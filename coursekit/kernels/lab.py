@@ -1,13 +1,13 @@
-"""A bench for kernels: run one on NumPy arrays, safely, and see what it loads (chapter 5).
+"""A lab for kernels: run one safely on NumPy arrays, and record its loads and stores (chapter 5).
 
     from coursekit.kernels.lab import launch, tl, triton
 
 `triton` and `tl` are Triton's own modules; where Triton has no package (macOS, Windows), they are the stand-in
-`coursekit.kernels.numpy_triton`. In Triton's interpreter a wrong address ends the whole process. Here every argument is
-copied into a place of its own in a wide arena, each address is looked at before it is used, and a wrong one raises
-`OutOfBounds` with the argument's name. What must hold: a kernel gets the same answers as from `kernel[grid](…)`.
+`coursekit.kernels.numpy_triton`. In Triton's interpreter an out-of-bounds address crashes the whole process. Here every
+argument is copied to its own place in a large arena, each address is checked before it is used, and a wrong one raises
+`OutOfBounds` with the argument's name. Invariant: a kernel gives the same results as with `kernel[grid](…)`.
 
-The exercises use this module, also in the grader's sandbox: it imports nothing of the course but the stand-in.
+The exercises use this module, also in the grader's sandbox, so it imports nothing of the course but the stand-in.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ except ImportError:
 
     HAS_TRITON = False
 
-# Bytes from one argument to the next: addresses that are this much wrong are still told apart.
+# Bytes from one argument to the next: an address that is off by less than this is still attributed.
 APART = 1 << 24
 
 __all__ = ["HAS_TRITON", "Access", "accesses", "is_interpreted", "launch", "tl", "triton"]
@@ -40,7 +40,7 @@ __all__ = ["HAS_TRITON", "Access", "accesses", "is_interpreted", "launch", "tl",
 
 @dataclass(frozen=True)
 class Access:
-    """One load or store of one program: `offsets`, in numbers, of those elements that were not masked."""
+    """One load or store of one program: `offsets`, in elements, of the elements that were not masked."""
 
     program: tuple[int, ...]
     name: str
@@ -51,43 +51,43 @@ class Access:
 def launch(
     kernel: Any, grid: tuple[int, ...], *args: Any, before: dict[int, int] | None = None, **constants: Any
 ) -> None:
-    """Run `kernel` for each place in the grid. Arrays among the arguments are changed as the kernel changes them.
+    """Run `kernel` for each place in the grid. Array arguments are modified as the kernel modifies them.
 
     Args:
         kernel: a function under `@triton.jit`.
-        grid: how many programs there are, on up to three axes.
-        args, constants: the kernel's arguments: numbers, and NumPy arrays, of which it gets pointers.
-        before: place of an argument (from 0) → how many numbers of a larger array lie before this part of it. The
-            kernel gets a pointer to where the larger array would begin, so offsets can be tested without the memory.
+        grid: the number of programs on up to three axes.
+        args, constants: the kernel's arguments: numbers, and NumPy arrays, which are passed as pointers.
+        before: index of an argument (from 0) → the number of elements of a larger array before this part of it. The
+            kernel gets a pointer to the beginning of the larger array, so offsets can be tested without the memory.
 
     Raises:
-        OutOfBounds: the kernel uses an address outside of its arguments (on a CPU; a GPU does not look).
+        OutOfBounds: the kernel uses an address outside of its arguments (on a CPU; a GPU does not check).
     """
     compiled = not is_interpreted(kernel)
     if compiled and not before:
         _launch_on_gpu(kernel, grid, args, constants)
     elif compiled:
-        raise ValueError("a part of a larger array can be had without a GPU only: set TRITON_INTERPRET=1")
+        raise ValueError("a part of a larger array works only without a GPU: set TRITON_INTERPRET=1")
     else:
         _run(kernel, grid, args, constants, None, before or {})
 
 
 def is_interpreted(kernel: Any) -> bool:
-    """Whether this kernel runs on the CPU: TRITON_INTERPRET was 1 when it was defined, or there is no Triton.
+    """Return True if this kernel runs on the CPU: TRITON_INTERPRET was 1 when it was defined, or Triton is missing.
 
     Raises:
-        TypeError: it is no kernel.
+        TypeError: it is not a kernel.
     """
     if not callable(getattr(kernel, "fn", None)) or not hasattr(kernel, "__getitem__"):
-        raise TypeError("this is no kernel: put @triton.jit above its function")
+        raise TypeError("this is not a kernel: put @triton.jit above the function")
     return not HAS_TRITON or not isinstance(kernel, triton.runtime.JITFunction)
 
 
 def accesses(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> list[Access]:
-    """Run `kernel` as `launch` does, and return every load and store, in order. Only of an interpreted kernel."""
+    """Run `kernel` as `launch` does, and return every load and store, in order. Interpreted kernels only."""
     if not is_interpreted(kernel):
         raise RuntimeError(
-            "loads are seen in Triton's interpreter only: set TRITON_INTERPRET=1 and start anew"
+            "loads can be recorded only in Triton's interpreter: set TRITON_INTERPRET=1 and restart"
         )
     found: list[Access] = []
     _run(kernel, grid, args, constants, lambda *access: found.append(Access(*access)), {})
@@ -129,9 +129,9 @@ def _part(name: str, value: Any, before: dict[str, int]) -> Any:
 
 
 def _as_pointer(array: np.ndarray, before: int) -> Any:
-    """The address of what lies so many numbers before an array, as Triton's interpreter keeps it.
+    """The address this many elements before an array, in the form that Triton's interpreter uses.
 
-    (It would make pointers from tensors, and import torch for it, which takes longer than many a kernel.)
+    (It would create pointers from tensors and import torch for that, which takes longer than many a kernel.)
     """
     address = np.array([_address(array) - before * array.itemsize], np.uint64)
     return _as_tensor(address, tl.pointer_type(getattr(tl, array.dtype.name)))
@@ -156,7 +156,7 @@ _TYPES = ("float32", "float16", "int32", "int64")
 
 
 class _Guard:
-    """Stands before the memory of Triton's interpreter, and lets no address outside of an argument through."""
+    """A wrapper around the memory of Triton's interpreter that rejects addresses outside of the arguments."""
 
     def __init__(self, memory: Any, start: int, arrays: dict[str, np.ndarray], watch: Watch | None) -> None:
         self.memory, self.start, self.watch = memory, start, watch
@@ -180,7 +180,7 @@ class _Guard:
         if not used.size:
             return
         program = tuple(map(int, interpreter_builder.grid_idx))
-        # An argument stands in the middle of its part of the arena, so that addresses before it are its own, too.
+        # An argument is in the middle of its part of the arena, so addresses before it are attributed to it, too.
         which = int(used[0]) // APART
         if not 0 <= which < len(self.arrays):
             raise OutOfBounds(f"program {program} uses an address far outside of every argument")
@@ -194,9 +194,9 @@ class _Guard:
 
 @contextmanager
 def _interpreted_language() -> Iterator[None]:
-    """Make Triton's own functions (tl.sum, tl.cdiv) interpreted for a while, if they took no note of the switch.
+    """Make Triton's own functions (tl.sum, tl.cdiv) interpreted for a while if they were compiled functions.
 
-    They read it when Triton is imported, and another library may have done that first.
+    They read the switch when Triton is imported, and another library may have imported it first.
     """
     from triton.runtime.interpreter import InterpretedFunction
 
@@ -217,7 +217,7 @@ def _interpreted_language() -> Iterator[None]:
 def _arena(
     arrays: dict[str, np.ndarray], watch: Watch | None, before: dict[str, int]
 ) -> Iterator[dict[str, Any]]:
-    """Copies of the arrays, far apart, as pointers; afterwards their contents go back into the arrays."""
+    """Copy the arrays far apart and pass them as pointers; afterwards copy their contents back."""
     from triton.runtime import interpreter
 
     odd = [name for name, array in arrays.items() if array.dtype.name not in _TYPES]
@@ -228,7 +228,7 @@ def _arena(
     too_large = [name for name, array in arrays.items() if array.nbytes > APART // 2]
     if too_large:
         raise ValueError(f"argument {too_large[0]} is larger than {APART >> 21} MiB: use a smaller example")
-    arena = np.empty(APART * max(len(arrays), 1), np.uint8)  # pages that nobody touches cost nothing
+    arena = np.empty(APART * max(len(arrays), 1), np.uint8)  # untouched pages cost nothing
     copies = {}
     for number, (name, array) in enumerate(arrays.items()):
         start = number * APART + APART // 2
@@ -237,7 +237,7 @@ def _arena(
     guard = _Guard(interpreter._interpreter, _address(arena), copies, watch)
     debugging = triton.knobs.compilation.front_end_debugging
     interpreter._interpreter = guard
-    triton.knobs.compilation.front_end_debugging = True  # errors come out as they are, not inside another
+    triton.knobs.compilation.front_end_debugging = True  # errors are raised unchanged, not wrapped in another
     try:
         yield {name: _as_pointer(copy, before.get(name, 0)) for name, copy in copies.items()}
     finally:

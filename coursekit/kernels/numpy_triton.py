@@ -1,9 +1,9 @@
-"""A stand-in for Triton where Triton has no package (macOS, Windows): its words, spelled in NumPy (chapter 5).
+"""A NumPy stand-in for Triton on systems without a Triton package (macOS, Windows) (chapter 5).
 
-It knows the words that the kernels of chapter 5 use, and runs a kernel as Triton's own interpreter does: one
-program after the other, each variable a small array. So a learner writes the same kernel everywhere. What must
-hold: a kernel that is right here is right in Triton, because every word does the same in both; integers are 32 bits
-wide until they are converted, and wrap around.
+It provides the functions that chapter 5's kernels use, and runs a kernel like Triton's own interpreter: one program
+after another, each variable a small array. So learners write the same kernel on every system. Invariants: a kernel that
+is right here is right in Triton, because every function behaves the same in both; integers are 32 bits wide until they
+are converted, and wrap around.
 
     triton.jit, triton.cdiv          kernel[grid](arguments, CONSTANT=…)
     tl.program_id, tl.load, …        as in Triton's documentation
@@ -20,24 +20,24 @@ from typing import Any
 
 import numpy as np
 
-# Hears (program, name of the argument, offsets in it, "load" or "store") for every access.
+# Called with (program, name of the argument, offsets in it, "load" or "store") for every access.
 Watch = Callable[[tuple[int, ...], str, np.ndarray, str], None]
 
 
 class OutOfBounds(IndexError):
-    """A kernel reads or writes outside of the array that it was given."""
+    """A kernel reads or writes outside of the array it was given."""
 
 
 class Tile(np.ndarray):
-    """What a kernel's variables are: an array that can be converted as in Triton."""
+    """A kernel's variable: an array that can be converted like a Triton tensor."""
 
     def to(self, dtype: Any) -> Tile:
-        """The same numbers in another type."""
+        """The same values in another type."""
         return _tile(self.astype(dtype))
 
 
 class Pointer:
-    """An address, or an array of them: an argument of the kernel and offsets into it."""
+    """An address, or an array of addresses: a kernel argument and offsets into it."""
 
     def __init__(self, name: str, array: np.ndarray, offsets: Any = 0) -> None:
         self.name, self.array, self.offsets = name, array, offsets
@@ -50,13 +50,13 @@ class Pointer:
 
 
 class Kernel:
-    """What `triton.jit` makes of a function: `kernel[grid](…)` runs it once for each place in the grid."""
+    """The result of `triton.jit`: `kernel[grid](…)` runs the function once for each place in the grid."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self.fn, self.__name__, self.__doc__ = function, function.__name__, function.__doc__
 
     def __call__(self, *args: Any, **constants: Any) -> Any:
-        """A call from within another kernel."""
+        """Call the function from within another kernel."""
         return self.fn(*args, **constants)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
@@ -74,7 +74,7 @@ class Kernel:
 
 
 class _Running:
-    """The program that is running, and who watches it."""
+    """The running program, and the callback that watches it."""
 
     now: _Running
 
@@ -89,7 +89,7 @@ _Running.now = _Running()
 
 @contextmanager
 def watched(watch: Watch | None) -> Iterator[None]:
-    """Tell `watch` of every load and store."""
+    """Report every load and store to `watch`."""
     before, _Running.now = _Running.now, _Running(watch)
     try:
         yield
@@ -100,18 +100,18 @@ def watched(watch: Watch | None) -> Iterator[None]:
 def out_of_bounds(
     program: tuple[int, ...], name: str, offsets: np.ndarray, size: int, kind: str
 ) -> OutOfBounds:
-    """The error for these offsets, of which some are outside of an argument with `size` numbers."""
+    """Build the error for offsets of which some are outside of an argument with `size` elements."""
     outside = offsets[(offsets < 0) | (offsets >= size)]
     verb = "reads" if kind == "load" else "writes"
     where = ", ".join(map(str, program))
     return OutOfBounds(
-        f"program ({where}) {verb} outside of `{name}`, which has {size:,} numbers: at offset {int(outside[0]):,}"
+        f"program ({where}) {verb} outside of `{name}`, which has {size:,} elements: at offset {int(outside[0]):,}"
         + (f" and {len(outside) - 1:,} more" if len(outside) > 1 else "")
     )
 
 
 def _argument(name: str, value: Any) -> Any:
-    if hasattr(value, "data_ptr"):  # a tensor of torch: the same memory
+    if hasattr(value, "data_ptr"):  # a torch tensor: use the same memory
         value = value.detach().numpy()
     if not isinstance(value, np.ndarray):
         return value
@@ -125,7 +125,7 @@ def _tile(value: Any) -> Tile:
 
 
 def _access(pointer: Pointer, mask: Any, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets, 0 where masked, and the mask, both in the access's shape."""
+    """Offsets (0 where masked) and the mask, both in the shape of the access."""
     offsets = np.asarray(pointer.offsets, np.int64)
     offsets, wanted = np.broadcast_arrays(offsets, True if mask is None else np.asarray(mask, bool))
     used, state = offsets[wanted], _Running.now
@@ -150,9 +150,9 @@ def _store(pointer: Pointer, value: Any, mask: Any = None) -> None:
 
 
 def _dot(a: Any, b: Any, acc: Any = None, input_precision: str = "tf32") -> Tile:
-    if a.shape[1] < 16:  # as Triton does for NVIDIA's matrix units
+    if a.shape[1] < 16:  # the limit that Triton has for NVIDIA's matrix units
         raise ValueError(
-            f"tl.dot sums over at least 16 numbers; between {a.shape} and {b.shape} there are {a.shape[1]}"
+            f"tl.dot needs an inner dimension of at least 16, but {a.shape} and {b.shape} have {a.shape[1]}"
         )
     product = np.matmul(np.asarray(a, np.float32), np.asarray(b, np.float32))
     return _tile(product if acc is None else product + acc)

@@ -1,8 +1,8 @@
-"""What a notebook's kernel loads, and what the compiler makes of it, wherever the notebook runs (chapter 5).
+"""Record a kernel's loads and the compiler's results, wherever the notebook runs (chapter 5).
 
-Loads are seen in Triton's interpreter only, and registers only without it; a process decides for one of them when it
-imports Triton. So each question goes to a process of its own if this one cannot answer it, with the kernel's source
-text. What must hold: the answers are the same on a machine with a GPU and without.
+Loads can be recorded only in Triton's interpreter, and registers only without it; a process chooses one of them when it
+imports Triton. So a question that this process cannot answer goes to a separate process, with the kernel's source text.
+Invariant: the answers are the same on machines with and without a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coursekit.kernels.lab import Access
 from paged_ref.verify.compile_report import Compiled, compile_function
 
 NEEDS_TRITON = (
-    "(This needs Triton, which has no package for this system: see the output in the course as you got it.)"
+    "(This needs Triton, which has no package for this system: see the output stored in the notebook.)"
 )
 
 
@@ -50,7 +50,7 @@ class Launch:
 
 
 def accesses(launches: Sequence[Launch]) -> list[Access]:
-    """Every load and store of these launches, one after the other; see `lab.accesses`."""
+    """Return every load and store of these launches, in order; see `lab.accesses`."""
     if not all(lab.is_interpreted(one.kernel) for one in launches):
         plain = [(*_source(one.kernel), *one.on_cpu()) for one in launches]
         return list(_elsewhere(_accesses, plain, interpret=True))
@@ -60,15 +60,15 @@ def accesses(launches: Sequence[Launch]) -> list[Access]:
 def resources(
     launches: dict[str, Launch], target: str = "sm_90", number: str = "fp16", **constants: Any
 ) -> list[Compiled]:
-    """Registers, shared memory and spills of each kernel when compiled for a GPU, which need not be there.
+    """Return registers, shared memory and spills of each kernel when compiled for a GPU; no GPU is needed.
 
     Args:
-        launches: name → a launch, whose constants are used, with `constants` in place of those of the same name.
+        launches: name → a launch, whose constants are used, overridden by `constants`.
         target: "sm_80" (A100), "sm_90" (H100, H200) or "gfx942" (MI300).
-        number: the type of every array of floating-point numbers, in Triton's words.
+        number: the type of every floating-point array, as Triton names it.
 
     Raises:
-        RuntimeError: there is no Triton, or a kernel does not compile.
+        RuntimeError: Triton is missing, or a kernel does not compile.
     """
     if not lab.HAS_TRITON:
         raise RuntimeError(NEEDS_TRITON)
@@ -82,14 +82,14 @@ def resources(
 
 
 def call(function: Callable[..., Any], *args: Any, interpret: bool = True) -> Any:
-    """The result of a module's function in a process where Triton interprets (or compiles): this one if it does."""
+    """Call a module's function in a process where Triton interprets (or compiles): this one if it does."""
     if not lab.HAS_TRITON or bool(lab.triton.knobs.runtime.interpret) == interpret:
         return function(*args)
     return _elsewhere(_call, [(function.__module__, function.__name__, args)], interpret=interpret)
 
 
 def library_reads(query: Any, key_cache: Any, value_cache: Any, block_tables: Any, seq_lens: Any) -> int:
-    """Bytes that the library's decode loads from the caches (NumPy arrays). It needs the interpreter: see `call`."""
+    """Bytes that the library's decode loads from the caches (NumPy arrays). Needs the interpreter: see `call`."""
     import torch
 
     from paged_ref.attention import paged_attention
@@ -111,7 +111,7 @@ def _source(kernel: Any) -> tuple[str, str]:
 
 
 def _kernel(source: str, name: str) -> Any:
-    """The kernel of a source text. Triton reads the text again, so it must be found like a file's."""
+    """Return the kernel of a source text. Triton reads the text again, so it must be found like a file's."""
     file = f"<{name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     namespace = {"triton": lab.triton, "tl": lab.tl, "__name__": "kernel"}
@@ -150,12 +150,12 @@ def _call(module: str, name: str, args: tuple[Any, ...]) -> Any:
 
 
 def _elsewhere(task: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, interpret: bool) -> Any:
-    """The results of task(*call) for each call, joined, from a new process."""
+    """Return the joined results of task(*call) for each call, from a new process."""
     environment = {
         **os.environ,
         "TRITON_INTERPRET": str(int(interpret)),
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-        # The device is for the notebook: a process that only interprets does not need it.
+        # The GPU is for the notebook: a process that only interprets does not need it.
         **({"CUDA_VISIBLE_DEVICES": ""} if interpret else {}),
     }
     command = [sys.executable, "-m", "coursekit.kernels.worker"]
@@ -167,13 +167,13 @@ def _elsewhere(task: Callable[..., Any], calls: Sequence[tuple[Any, ...]], *, in
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"another process failed at this:\n{done.stderr.decode(errors='replace')}")
+        raise RuntimeError(f"the separate process failed:\n{done.stderr.decode(errors='replace')}")
     return pickle.loads(done.stdout)
 
 
 def main() -> None:
     """Answer the request on standard input."""
-    from coursekit.kernels import worker  # by its own name: the classes of __main__ would be others
+    from coursekit.kernels import worker  # under its own name: __main__ would have different classes
 
     task, calls = pickle.loads(sys.stdin.buffer.read())
     results = [getattr(worker, task)(*one) for one in calls]

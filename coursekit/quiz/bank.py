@@ -1,11 +1,11 @@
-"""The bank of interview questions: what `curriculum/questions/NN_*.toml` may say, and how it is read (chapter 8).
+"""The bank of interview questions: the format of `curriculum/questions/NN_*.toml`, and its reader (chapter 10).
 
-Five kinds, one class each. A question says what is asked, what is right, *why each wrong answer is wrong*, which code
-cell of which lesson shows it, and where it comes from. "How to write a question" in `curriculum/README.md` is the
-author's side of this file.
+Five kinds, one class each. A question has its text, the right answer, *why each wrong answer is wrong*, the code cell
+of the lesson that shows it, and its source. "How to write a question" in `curriculum/README.md` explains the format to
+authors.
 
-What must hold: a file that is read is complete, with every key known, present and of its type; whatever is wrong with
-it is told as file, question, what and what to do. Whether a question is *true* is for the tests: they follow the
+Invariants: every question that is read is complete, with every key known, present and of its type; every error
+names the file, the question, the problem and the fix. The tests check that a question is *true*: they follow the
 links, compute the numbers and run the code.
 """
 
@@ -24,12 +24,12 @@ from coursekit import ROOT
 
 FOLDER = ROOT / "curriculum" / "questions"
 LEVELS = (1, 2, 3, 4, 5)
-_ID = re.compile(r"\d-[a-z0-9]+(-[a-z0-9]+)*")
+_ID = re.compile(r"\d+(-[a-z0-9]+)+")
 _HEAD = {"lesson": str, "imports": str, "topics": dict, "question": list}
 
 
 class BankError(ValueError):
-    """A file of questions is not as it must be. The message says where, what, and what is wanted."""
+    """A file of questions is invalid. The message names the place, the problem and the expected form."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class Wrong:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What all kinds have.
+    """The fields that all kinds have.
 
     Attributes:
-        id: the chapter's digit, then words: "1-bytes-gqa".
+        id: the chapter's digit, then a short name: "1-bytes-gqa".
         topic: a key of the file's `[topics]`.
-        level: 1 (a word one must know) to 5 (asked of a specialist).
-        stem: what is asked.
-        answer: what is right, see each kind.
-        explanation: why, in at most four sentences.
-        lesson, cell: a text that stands in exactly one code cell of that notebook; the cell shows it.
-        source: where the fact comes from.
+        level: 1 (basic vocabulary) to 5 (asked of a specialist).
+        stem: the question.
+        answer: the right answer, see each kind.
+        explanation: why it is right, in at most four sentences.
+        lesson, cell: a text that occurs in exactly one code cell of that notebook; the cell shows the fact.
+        source: the source of the fact.
     """
 
     id: str
@@ -68,13 +68,13 @@ class Question:
 
     @property
     def kind(self) -> str:
-        """The word for it in the file."""
+        """The kind's name in the file."""
         return type(self).__name__.lower()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Question):
-    """One of three to five options. `answer` is the right one; they are shuffled when asked."""
+    """A choice between three to five options. `answer` is the right one; they are shuffled when asked."""
 
     wrong: tuple[Wrong, ...]
 
@@ -84,11 +84,11 @@ class Number(Question):
     """A template with fresh parameters. `answer` and the texts in `wrong` are Python expressions.
 
     Attributes:
-        draw: for each parameter, the values that it is drawn from.
-        where: an expression that a draw must fulfil, or "".
-        given: Python lines that run before the expressions, with the parameters at hand.
+        draw: for each parameter, the values it is drawn from.
+        where: an expression that a draw must satisfy, or "".
+        given: Python lines that run before the expressions, with the parameters defined.
         imports: the file's imports, which run before `given`.
-        unit: what is counted ("GB", "%", "blocks"), or "" for a plain number; another byte unit is converted.
+        unit: the unit ("GB", "%", "blocks"), or "" for a plain number; other byte units are converted.
         tolerance: relative; 0: exact.
     """
 
@@ -103,7 +103,7 @@ class Number(Question):
 
 @dataclass(frozen=True, kw_only=True)
 class Short(Question):
-    """One to four words. `accept` are further ways to say the answer; `wrong` are answers to expect."""
+    """An answer of one to four words. `accept` lists alternative right answers; `wrong` are expected wrong answers."""
 
     accept: tuple[str, ...] = ()
     wrong: tuple[Wrong, ...] = ()
@@ -111,14 +111,14 @@ class Short(Question):
 
 @dataclass(frozen=True, kw_only=True)
 class Code(Question):
-    """A bug in one line of about ten. `code` has it, `answer` is the same with that line mended.
+    """A bug in one of about ten lines. `code` has the bug, `answer` is the same code with that line fixed.
 
     Attributes:
         exercise: the exercise whose check judges the answer, "2.2"; or
-        check: Python lines that define `check(...)`, given the names in `names`, which asserts with a message.
-        names: what the check is given. For an exercise: its own names.
-        given: Python lines that run before the code, for both.
-        finds: what the check says of `code`: the exercise's misconception, or with `check` a piece of its message.
+        check: Python lines that define `check(...)`, which gets the objects in `names` and asserts with a message.
+        names: the names that are passed to the check. For an exercise: its own names.
+        given: Python lines that run before the code, in both cases.
+        finds: what the check reports for `code`: the exercise's misconception, or for `check` a part of its message.
     """
 
     code: str
@@ -131,7 +131,7 @@ class Code(Question):
 
 @dataclass(frozen=True, kw_only=True)
 class Open(Question):
-    """Answered aloud and scored by oneself. `answer` is a strong answer, `rubric` what it must contain."""
+    """Answered aloud and self-scored. `answer` is a strong answer, `rubric` the points it must contain."""
 
     rubric: tuple[str, ...]
 
@@ -143,7 +143,7 @@ KINDS: dict[str, type[Question]] = {
 
 @dataclass(frozen=True)
 class Bank:
-    """All questions, by id in the order of their files, and what each topic is called."""
+    """All questions by id, in the order of their files, and each topic's title."""
 
     questions: Mapping[str, Question]
     topics: Mapping[str, str] = field(default_factory=dict)
@@ -167,7 +167,7 @@ def load_bank(folder: Path = FOLDER) -> Bank:
     """Read every file of the folder.
 
     Raises:
-        BankError: a file cannot be read, or a question is not complete.
+        BankError: a file cannot be read, or a question is incomplete.
     """
     questions: dict[str, Question] = {}
     topics: dict[str, str] = {}
@@ -178,7 +178,9 @@ def load_bank(folder: Path = FOLDER) -> Bank:
                 raise BankError(f"{path.name}: topic {key!r} has another title in an earlier file")
         for question in found:
             if question.id in questions:
-                raise BankError(f"{path.name}: the id {question.id!r} is taken; every question needs its own")
+                raise BankError(
+                    f"{path.name}: the id {question.id!r} is already used; every question needs its own id"
+                )
             questions[question.id] = question
     if not questions:
         raise BankError(f"{folder}: there are no questions (NN_name.toml)")
@@ -186,26 +188,26 @@ def load_bank(folder: Path = FOLDER) -> Bank:
 
 
 def read_file(path: Path) -> tuple[dict[str, str], list[Question]]:
-    """The topics and the questions of one file.
+    """Return the topics and the questions of one file.
 
     Raises:
-        BankError: with what is wrong.
+        BankError: the file is invalid; the message says why.
     """
     number = path.name.partition("_")[0]
     if not number.isdigit():
-        raise BankError(f"{path.name}: its name must begin with the chapter, 01_name.toml")
+        raise BankError(f"{path.name}: the file name must begin with the chapter, as in 01_name.toml")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BankError(f"{path.name}: {error}") from None
     for key, value in data.items():
         if key not in _HEAD:
-            raise BankError(f"{path.name}: unknown key {key!r}; the file has {', '.join(_HEAD)}")
+            raise BankError(f"{path.name}: unknown key {key!r}; the known keys are {', '.join(_HEAD)}")
         if not isinstance(value, _HEAD[key]):
             raise BankError(f"{path.name}: {key} must be a {_HEAD[key].__name__}")
     topics = data.get("topics", {})
     if not topics or not all(isinstance(title, str) and title.strip() for title in topics.values()):
-        raise BankError(f"{path.name}: [topics] must give at least one topic its title")
+        raise BankError(f"{path.name}: [topics] must have at least one topic with a title")
     common: dict[str, str] = {name: data[name] for name in ("lesson", "imports") if name in data}
     entries = data.get("question", [])
     return topics, [_question(path.name, int(number), topics, common, entry) for entry in entries]
@@ -214,17 +216,17 @@ def read_file(path: Path) -> tuple[dict[str, str], list[Question]]:
 def _question(
     file: str, chapter: int, topics: dict[str, str], common: dict[str, str], entry: Any
 ) -> Question:
-    """One entry as a question of its kind."""
+    """Parse one entry into a question of its kind."""
     name = entry.get("id", "without an id") if isinstance(entry, dict) else entry
     where = f"{file}, question {name!r}"
     if not isinstance(entry, dict):
-        raise BankError(f"{where}: a question is a table, [[question]]")
+        raise BankError(f"{where}: a question must be a table, [[question]]")
     kind = KINDS.get(entry.get("kind", ""))
     if kind is None:
         raise BankError(f"{where}: kind = {entry.get('kind')!r}, it must be one of {', '.join(KINDS)}")
     fields = {one.name: one for one in dataclasses.fields(kind)}
     if unknown := sorted(set(entry) - set(fields) - {"kind"} | set(entry) & {"chapter"}):
-        raise BankError(f"{where}: a question of kind {kind.__name__.lower()} has no {unknown[0]!r}")
+        raise BankError(f"{where}: a question of kind {kind.__name__.lower()} has no key {unknown[0]!r}")
     given = {key: value for key, value in common.items() if key in fields} | {"chapter": chapter} | entry
     del given["kind"]
     values = {}
@@ -239,7 +241,7 @@ def _question(
 
 
 def _value(where: str, key: str, kind: str, value: Any) -> Any:
-    """A value of the type that the field is annotated with."""
+    """Check that a value has the type of the field's annotation."""
 
     def must_be(right: bool, wanted: str) -> None:
         if not right:
@@ -249,7 +251,7 @@ def _value(where: str, key: str, kind: str, value: Any) -> Any:
         return isinstance(one, str) and bool(one.strip())
 
     if kind == "str":
-        must_be(text(value), "a text, and not an empty one")
+        must_be(text(value), "a non-empty text")
         return value.strip("\n")
     if kind == "int":
         must_be(isinstance(value, int) and not isinstance(value, bool), "a whole number")
@@ -272,10 +274,10 @@ def _value(where: str, key: str, kind: str, value: Any) -> Any:
 
 
 def _look_at(where: str, question: Question, topics: dict[str, str]) -> None:
-    """What the types do not say."""
+    """Check the rules that the types do not express."""
     if not _ID.fullmatch(question.id) or question.id[0] != str(question.chapter):
         raise BankError(
-            f"{where}: an id is the chapter's digit and small words, {question.chapter}-like-this"
+            f"{where}: an id is the chapter's digit and lowercase words, {question.chapter}-like-this"
         )
     if question.level not in LEVELS:
         raise BankError(f"{where}: level = {question.level}, it must be 1 to 5")
@@ -287,14 +289,12 @@ def _look_at(where: str, question: Question, topics: dict[str, str]) -> None:
         raise BankError(f"{where}: {len(question.wrong)} wrong options; a choice has 2 to 4")
     if isinstance(question, Number):
         if not question.wrong:
-            raise BankError(f"{where}: name at least one wrong result and why one gets it")
+            raise BankError(f"{where}: give at least one wrong result and its cause")
         if not 0 <= question.tolerance <= 0.1:
             raise BankError(f"{where}: tolerance = {question.tolerance}, it must be from 0 to 0.1 (relative)")
     if isinstance(question, Code) and bool(question.exercise) == bool(question.check):
-        raise BankError(
-            f"{where}: give an exercise whose check judges it, or a check of its own; one of them"
-        )
+        raise BankError(f"{where}: give either an exercise whose check judges it or its own check, not both")
     if isinstance(question, Code) and question.check and not question.names:
-        raise BankError(f"{where}: names must say which names of the code its check is given")
+        raise BankError(f"{where}: names must list the names that are passed to the check")
     if isinstance(question, Open) and not 3 <= len(question.rubric) <= 6:
         raise BankError(f"{where}: a rubric has 3 to 6 points, this one {len(question.rubric)}")

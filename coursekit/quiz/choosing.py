@@ -1,6 +1,6 @@
-"""Which questions a test may ask: `--topic`, `--level`, and a whole number, as people write them (chapter 8).
+"""Selection of the questions for a test: `--topic`, `--level`, and whole numbers (chapter 10).
 
-What must hold: what cannot be followed raises `Refused`, whose message says what is wrong and what there is instead.
+Invariant: invalid input raises `Refused`, whose message names the problem and the valid alternatives.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from coursekit.quiz.progress import Progress
 
 
 class Refused(Exception):
-    """A command that cannot be followed; the message says why and what to do."""
+    """An option that cannot be followed; the message says why and what to do."""
 
 
 def choose(bank: Bank, progress: Progress, topic: str | None, level: str | int | None) -> list[Question]:
-    """The questions of a topic and of some levels.
+    """Return the questions of a topic and of some levels.
 
     Raises:
         Refused: an unknown topic or level, or no question is left.
@@ -31,7 +31,7 @@ def choose(bank: Bank, progress: Progress, topic: str | None, level: str | int |
         chosen = [one for one in chosen if one.level in levels]
     if not chosen:
         of_level = "" if level is None else f" of level {level}"
-        raise Refused(f"no question{of_level} is about {topic or 'anything'}: try another level")
+        raise Refused(f"there is no question{of_level} about {topic or 'any topic'}: try another level")
     return chosen
 
 
@@ -41,7 +41,7 @@ def _topics(bank: Bank, progress: Progress, topic: str) -> set[str]:
     if topic == "weak":
         weak = report.weak_topics(bank, progress)
         if not weak:
-            raise Refused("no topic is known to be weak yet: take a few tests first")
+            raise Refused("no topic is known to be weak yet; take a few tests first")
         return {weak[0].key}
     if topic.isdecimal() and topic.lstrip("0") in chapters:
         return {topic.lstrip("0")}
@@ -63,10 +63,10 @@ def _levels(text: str) -> set[int]:
 
 
 def whole(name: str, text: str) -> int:
-    """An option's whole number.
+    """Parse an option's whole number.
 
     Raises:
-        Refused: it is none.
+        Refused: it is not a whole number.
     """
     if text.strip().isdecimal() and len(text) < 19:
         return int(text)
@@ -74,6 +74,6 @@ def whole(name: str, text: str) -> int:
 
 
 def near(word: str, words: list[str]) -> str:
-    """A full stop, or the word that may have been meant."""
+    """Return a full stop, or the name that was probably meant."""
     found = difflib.get_close_matches(word, words, n=1)
     return f". Did you mean {found[0]}?" if found else "."

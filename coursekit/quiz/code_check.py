@@ -1,10 +1,11 @@
-"""Runs the answer to a code question against the real check, in a process of its own (chapter 8).
+"""Run the answer to a code question against the real check, in a separate process (chapter 10).
 
     parent: run_check(question, source)  ->  python -m coursekit.quiz.code_check  <- one JSON object, one back
 
-The check is an exercise's, the same that grades chapters 1 to 7, or the question's own `check`. What must hold: an
-answer that hangs, exits or breaks its process is a wrong answer with a reason, and never harms the quiz. It is the
-learner's own code on their own machine, so nothing is locked away from it; others' work is graded by `coursekit.grade`.
+The check is an exercise's, the same one that grades chapters 1 to 7, or the question's own `check`. Invariant: an
+answer that hangs, exits or crashes its process is a wrong answer with a reason, and never harms the quiz. It is the
+learner's own code on their own machine, so nothing is locked down; other people's code is graded by
+`coursekit.grade`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _CELL = "<cell of the answer>"
 
 
 def run_check(question: Code, source: str, seconds: float = SECONDS) -> tuple[bool, str]:
-    """Whether the check passes, and else what it says."""
+    """Return whether the check passes, and its message if not."""
     names = question.names or (exercise(question.exercise).answers if question.exercise else ())
     told = {
         "given": question.given,
@@ -49,7 +50,7 @@ def run_check(question: Code, source: str, seconds: float = SECONDS) -> tuple[bo
             cwd=ROOT,
         )
     except subprocess.TimeoutExpired:
-        return False, f"The code did not come to an end within {seconds:g} s."
+        return False, f"The code did not finish within {seconds:g} s."
     try:
         passed, message = json.loads(done.stdout.strip().rpartition("\n")[2])
     except ValueError:
@@ -58,7 +59,7 @@ def run_check(question: Code, source: str, seconds: float = SECONDS) -> tuple[bo
 
 
 def judge_here(told: dict[str, Any]) -> tuple[bool, str]:
-    """What the child does: defines the names, runs the check."""
+    """The child's work: define the names, run the check."""
     namespace: dict[str, Any] = {"__name__": "answer"}
     try:
         exec(told["given"], namespace)
@@ -88,7 +89,7 @@ def _by_exercise(id: str, given: list[Any], seed: int) -> tuple[bool, str]:
 
 
 def main() -> int:
-    """One question in, one verdict out; what the answer prints is dropped."""
+    """Read one question, print one verdict; output of the answer is discarded."""
     told = json.loads(sys.stdin.read())
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         verdict = judge_here(told)

@@ -1,7 +1,7 @@
-"""A finished test as Markdown, and the bank as flash cards for Anki (chapter 8). Text only, no package needed.
+"""Export of a finished test as Markdown, and of the bank as flash cards for Anki (chapter 10). Needs no package.
 
-Anki imports a file of lines with tabs between fields; the `#` lines at its head say so, and that fields are HTML. The
-first column is each card's identity, so a later import renews cards and keeps what Anki knows about them.
+Anki imports a tab-separated text file; the `#` lines at its top declare the format, and that fields are HTML. The first
+column identifies each card, so a later import updates cards and keeps Anki's scheduling data.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from coursekit.quiz.session import Answered, Test
 
 
 def where(question: Question) -> str:
-    """The cell that shows it."""
+    """Return the place of the cell that shows the answer."""
     return f"notebooks/{question.lesson}.ipynb, the cell with {question.cell!r}"
 
 
 def test_as_markdown(bank: Bank, test: Test, day: datetime.date) -> str:
-    """Each question with what was answered, what is right and why."""
+    """Format each question with the learner's answer, the right answer and the reason."""
     score = sum(one.score for one in test.answered)
     head = {"test": "Interview test", "daily": "Daily challenge", "exam": "Exam"}[test.name]
     parts = [f"# {head}, {day.isoformat()}", f"{score:g} of {len(test.answered)} points."]
@@ -35,11 +35,11 @@ def test_as_markdown(bank: Bank, test: Test, day: datetime.date) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-test_as_markdown.__test__ = False  # type: ignore[attr-defined]  # pytest: this is not one of yours
+test_as_markdown.__test__ = False  # type: ignore[attr-defined]  # pytest: this is not a test
 
 
 def question_as_markdown(item: Item) -> str:
-    """What is asked."""
+    """Format the question."""
     parts = [_prose(item.stem)]
     if isinstance(item.question, Code):
         parts.append(_fenced(item.question.code))
@@ -48,7 +48,7 @@ def question_as_markdown(item: Item) -> str:
 
 
 def answer_as_markdown(item: Item) -> str:
-    """What is right, why, why the others are not, and where it stands."""
+    """Format the right answer, the reasons, why the others are wrong, and where it is shown."""
     question = item.question
     if isinstance(question, Code):
         parts = [f"**Answer.**\n\n{_fenced(question.answer)}"]
@@ -64,7 +64,7 @@ def answer_as_markdown(item: Item) -> str:
 
 
 def folded(items: Iterable[Item]) -> str:
-    """Questions with their answers folded in: what a page without a kernel shows."""
+    """Format questions with their answers folded: the view of a page without a notebook kernel."""
     parts = []
     for number, item in enumerate(items, 1):
         parts.append(f"**{number}.** {question_as_markdown(item)}")
@@ -84,26 +84,26 @@ def _what_was_said(one: Answered) -> list[str]:
 
 
 def escaped(text: str) -> str:
-    """As Markdown that shows these very characters, line by line."""
-    # An underscore inside a word is no mark, and a text full of backslashes is hard to read as it is.
+    """Escape a text so that Markdown shows exactly these characters, line by line."""
+    # An underscore inside a word is not markup, and a text full of backslashes is hard to read as plain text.
     text = re.sub(r"[\\`*\[\]<>$#|~&]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
     return text.replace("\n", "  \n")
 
 
 def _prose(text: str) -> str:
-    """A text of the bank as Markdown: `code` stays code, all else is shown as it is."""
+    """Format a text of the bank as Markdown: `code` stays code, everything else is shown literally."""
     pieces = re.split(r"(`[^`\n]+`)", text)
     return "".join(piece if i % 2 else escaped(piece) for i, piece in enumerate(pieces))
 
 
 def _fenced(code: str) -> str:
-    """Code in a fence that is longer than any in it."""
+    """Put code into a fence that is longer than any fence in it."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", code)), default=0))
     return f"{fence}python\n{code}\n{fence}"
 
 
 def cards(bank: Bank) -> str:
-    """The whole bank for Anki: File, Import."""
+    """Export the whole bank for Anki: File, Import."""
     head = [
         "#separator:tab",
         "#html:true",
@@ -146,7 +146,7 @@ def _html(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """As HTML in one line without tabs; what Anki takes for formulas or sounds is written out."""
+    """Format as one line of HTML without tabs; characters that Anki treats as formulas or sounds are escaped."""
     shown = html.escape(text).replace("\\", "&#92;").replace("[sound:", "&#91;sound:")
     return shown.replace("\n", "<br>").replace("\t", "    ").replace("\r", "")
 

@@ -1,10 +1,10 @@
-"""One question as it is asked, and what is said to an answer (chapter 8).
+"""One question as asked, and the verdict on an answer (chapter 10).
 
-`ask` makes an `Item` from a question and a seed: options shuffled, numbers drawn. `judge` takes what was typed or
-clicked and says how right it is and *what went wrong*. It never guesses: what it cannot read raises `Unclear`, and
-where only the learner can tell (open questions, a short answer in other words) it hands back points to tick.
+`ask` makes an `Item` from a question and a seed: options shuffled, numbers drawn. `judge` takes the typed or clicked
+answer and returns a score and *what went wrong*. It never guesses: input that it cannot read raises `Unclear`, and
+where only the learner can decide (open questions, a short answer in other words) it returns points to tick.
 
-What must hold: the same question and seed give the same item; nothing that is typed raises anything but `Unclear`.
+Invariants: the same question and seed give the same item; no typed input raises anything but `Unclear`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _BYTES = {"b": 1, "byte": 1, "bytes": 1} | {
     for i, base in (("", 1000), ("i", 1024))
 }
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
-_CONVERTED = 0.005  # an answer in another unit is mostly rounded
+_CONVERTED = 0.005  # an answer in another unit is usually rounded
 
 
 class Unclear(ValueError):
-    """The answer cannot be read. The message says what would be; ask again, nothing is counted."""
+    """The answer cannot be read. The message says what is accepted; ask again, nothing is counted."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A question with its options in their order, or its numbers.
+    """A question with its options in order, or with its drawn numbers.
 
     Attributes:
         stem: the text to show.
@@ -50,12 +50,12 @@ class Item:
 
     @property
     def guess(self) -> float:
-        """The chance to be right by blind guessing."""
+        """The probability of being right by blind guessing."""
         return 1 / len(self.options) if self.options else 0.0
 
     @property
     def answer(self) -> str:
-        """What is right, as a text."""
+        """The right answer, as text."""
         if self.options:
             right = next(i for i, (_, why) in enumerate(self.options) if not why)
             return f"{LETTERS[right]}) {self.options[right][0]}"
@@ -71,25 +71,25 @@ class Item:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said to an answer. `score` is None where the learner must say which of the `points` it has."""
+    """The verdict on an answer. `score` is None if the learner must tick which of the `points` it has."""
 
     score: float | None
     reply: str
     points: tuple[str, ...] = ()
 
     def scored(self, ticked: int) -> Verdict:
-        """The verdict once so many of the points are ticked.
+        """Return the verdict once this many points are ticked.
 
         Raises:
-            Unclear: more points than there are.
+            Unclear: the number is larger than the number of points.
         """
         if not 0 <= ticked <= len(self.points):
-            raise Unclear(f"It has {len(self.points)} points: a number from 0 to {len(self.points)}.")
+            raise Unclear(f"There are {len(self.points)} points: give a number from 0 to {len(self.points)}.")
         return Verdict(ticked / len(self.points), f"{ticked} of {len(self.points)} points.", self.points)
 
 
 def ask(question: Question, seed: int) -> Item:
-    """The question, shuffled and filled in by the seed."""
+    """Return the question, shuffled and filled in according to the seed."""
     if isinstance(question, Choice):
         options = [(question.answer, "")] + [(wrong.text, wrong.why) for wrong in question.wrong]
         random.Random(f"{question.id} {seed}").shuffle(options)
@@ -101,10 +101,10 @@ def ask(question: Question, seed: int) -> Item:
 
 
 def judge(item: Item, typed: str) -> Verdict:
-    """What is said to this answer. A code question takes its whole source.
+    """Return the verdict on this answer. For a code question the answer is the whole source.
 
     Raises:
-        Unclear: it cannot be read.
+        Unclear: the answer cannot be read.
     """
     if len(typed) > 20_000:
         raise Unclear("That is too long for an answer.")
@@ -129,7 +129,7 @@ def _choice(item: Item, typed: str) -> Verdict:
     if word.isdecimal() and word.isascii() and len(word) == 1:
         place = int(word) - 1
     if not 0 <= place < len(letters):
-        raise Unclear(f"A letter from {letters[0]} to {letters[-1]}, please.")
+        raise Unclear(f"Please give a letter from {letters[0]} to {letters[-1]}.")
     why = item.options[place][1]
     return Verdict(0.0, why) if why else Verdict(1.0, "")
 
@@ -149,20 +149,20 @@ def _number(item: Item, question: Number, typed: str) -> Verdict:
 
 
 def _factor(value: float, right: float) -> str:
-    """What a ratio of the two says, if it is a whole number."""
+    """Describe the ratio of the two values if it is a whole number."""
     if value and right:
         for ratio, words in ((value / right, "too large"), (right / value, "too small")):
             whole = round(ratio)
             if 2 <= whole <= 1024 and abs(ratio - whole) < 1e-6 * whole:
-                return f"It is {whole} times {words}."
+                return f"Your answer is {whole} times {words}."
     return ""
 
 
 def read_number(typed: str, unit: str) -> tuple[float, bool]:
-    """The number in the question's unit, and whether it was converted from another.
+    """Return the number in the question's unit, and whether it was converted from another unit.
 
     Raises:
-        Unclear: no number, or a unit that is not the question's.
+        Unclear: there is no number, or a unit that does not fit the question.
     """
     text = (
         typed.strip()
@@ -173,7 +173,7 @@ def read_number(typed: str, unit: str) -> tuple[float, bool]:
     )
     found = re.fullmatch(r"([-+]?[\d][\d.,_' ]*(?:[eE][-+]?\d{1,3})?|[-+]?\.\d+)\s*([^\d]*)", text, re.ASCII)
     if not found:
-        raise Unclear(f"A number, please{_in(unit)}.")
+        raise Unclear(f"Please give a number{_in(unit)}.")
     digits, word = found[1].strip().rstrip(".,"), found[2].strip()
     digits = re.sub(r"[_' ]", "", digits)
     if re.fullmatch(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?([eE].*)?", digits):
@@ -183,7 +183,7 @@ def read_number(typed: str, unit: str) -> tuple[float, bool]:
     try:
         value = float(digits)
     except ValueError:
-        raise Unclear(f"{found[1].strip()!r} is not one number{_in(unit)}.") from None
+        raise Unclear(f"{found[1].strip()!r} is not a single number{_in(unit)}.") from None
     if not math.isfinite(value):
         raise Unclear("That number is too large.")
     mine, theirs = unit.lower(), word.lower()
@@ -194,7 +194,9 @@ def read_number(typed: str, unit: str) -> tuple[float, bool]:
             return value, False
     if theirs and theirs.rstrip("s") != mine.rstrip("s"):
         raise Unclear(
-            f"In {unit}, please, not in {word}." if unit else f"A plain number, please, without {word!r}."
+            f"Please answer in {unit}, not in {word}."
+            if unit
+            else f"Please give a plain number, without {word!r}."
         )
     return value, False
 
@@ -204,7 +206,7 @@ def _in(unit: str) -> str:
 
 
 def told(value: int | float, unit: str) -> str:
-    """A number for people: 1,536 blocks; 0.2831 GB."""
+    """Format a number for reading: 1,536 blocks; 0.2831 GB."""
     if isinstance(value, int):
         text = f"{value:,}"
     elif abs(value) >= 1000:
@@ -215,7 +217,7 @@ def told(value: int | float, unit: str) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """The words by which two short answers are compared."""
+    """Split a short answer into words for comparison."""
     words = re.findall(r"[a-z0-9]+", re.sub(r"[-_/]", " ", text.lower()))
     return [word for word in words if word not in ("a", "an", "the", "its", "it", "is")]
 
@@ -223,7 +225,7 @@ def words_of(text: str) -> list[str]:
 def _short(question: Short, typed: str) -> Verdict:
     given = words_of(typed)
     if not given:
-        raise Unclear("A word or a few, please.")
+        raise Unclear("Please give a word or a few.")
     for wrong in question.wrong:
         if given == words_of(wrong.text):
             return Verdict(0.0, wrong.why)
@@ -233,7 +235,7 @@ def _short(question: Short, typed: str) -> Verdict:
 
 
 def _says(given: list[str], wanted: list[str]) -> bool:
-    """Whether the wanted words stand in the answer, one after the other, among at most three others."""
+    """Return True if the wanted words occur consecutively in the answer, among at most three other words."""
     if len(given) > len(wanted) + 3 or set(given) & {"not", "no", "never", "or", "than"} - set(wanted):
         return False
     size = len(wanted)

@@ -1,7 +1,7 @@
-"""The terminal as the trainer sees it: lines out, wrapped and perhaps coloured, and lines in (chapter 8).
+"""Terminal input and output of the trainer: wrapped, possibly coloured lines out, and lines in (chapter 10).
 
-What must hold: whatever happens to the terminal, the pipe or the keys, the learner's part ends with `Stopped`, never
-with a traceback; what was typed can always be written to a file.
+Invariants: whatever happens to the terminal, the pipe or the keyboard, the session ends with `Stopped`, never with a
+traceback; typed text can always be written to a file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NoReturn
 
 
 class Stopped(Exception):
-    """The learner does not go on: Ctrl-C (code 130), or the input has ended or the output is closed (1)."""
+    """The session ends: Ctrl-C (code 130), or the input has ended or the output is closed (code 1)."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -23,7 +23,7 @@ class Stopped(Exception):
 
 
 class Paper:
-    """What is printed: wrapped to the terminal's width, with colours where they are wanted."""
+    """Printed output, wrapped to the terminal's width, with colours if enabled."""
 
     def __init__(self) -> None:
         self.colours = (
@@ -31,15 +31,15 @@ class Paper:
         )
         if self.colours and sys.stdin.isatty():
             with contextlib.suppress(ImportError):
-                import readline  # arrows move in the line that is typed
+                import readline  # arrow keys move within the typed line
 
-                readline.parse_and_bind("tab: self-insert")  # else it completes the names of files
+                readline.parse_and_bind("tab: self-insert")  # otherwise Tab completes file names
         self.width = max(30, min(100, shutil.get_terminal_size((100, 24)).columns - 1))
         with contextlib.suppress(AttributeError, OSError, ValueError):
             sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a console that lacks "·" or "✓"
 
     def say(self, text: str = "", indent: str = "", style: str = "") -> None:
-        """Print a text, line by line; style is the number of an ANSI rendition."""
+        """Print a text, line by line; style is the number of an ANSI style."""
         for line in text.split("\n") or [""]:
             deeper = indent + " " * (len(line) - len(line.lstrip()))
             for piece in textwrap.wrap(line.strip(), self.width, initial_indent=deeper, subsequent_indent=deeper,
@@ -47,10 +47,10 @@ class Paper:
                 self.raw(piece, style)
 
     def raw(self, line: str, style: str = "") -> None:
-        """Print a line as it stands.
+        """Print a line unchanged.
 
         Raises:
-            Stopped: nobody reads, as after `| head`, or the disk is full.
+            Stopped: the output is closed, as after `| head`, or the disk is full.
         """
         try:
             print(f"\x1b[{style}m{line}\x1b[0m" if self.colours and style else line, flush=True)
@@ -58,13 +58,13 @@ class Paper:
             self._unread()
 
     def _unread(self) -> NoReturn:
-        """What is still to be said goes nowhere, without an error each time."""
+        """Discard further output, so that it does not raise again on exit."""
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Stopped(1) from None
 
     def read(self, prompt: str) -> str:
-        """A line from the learner.
+        """Read a line from the learner.
 
         Raises:
             Stopped: Ctrl-C, or there is no more input.
@@ -72,8 +72,8 @@ class Paper:
         try:
             typed = input(prompt)
             if not sys.stdin.isatty():
-                self.raw(typed)  # over a pipe nobody sees what was typed
-            # Bytes that are no text would be refused by every file.
+                self.raw(typed)  # echo the input, which a pipe does not show
+            # Bytes that are not valid text could not be written to a file.
             return typed.encode("utf-8", "backslashreplace").decode("utf-8")
         except EOFError:
             self.raw("")

@@ -1,12 +1,12 @@
-"""What the trainer remembers: every answer, in one file on the learner's own machine, and nowhere else (chapter 8).
+"""The trainer's memory: every answer, in one file on the learner's own machine and nowhere else (chapter 10).
 
-The file is small JSON in the user's data folder (`PAGED_COURSE_PROGRESS` names another). It is replaced as a whole:
-written beside, forced to the disk, then renamed, so a crash at any moment leaves the old file or the new one. A file
-that cannot be understood is set aside under another name, said so, and never overwritten; one of a newer course is left
-alone. Each answer is added to what the file says by then, so a terminal and a notebook can be used at once. The order
-of the answers is that of the file, so a clock that is set back does no harm. `quiz --forget` deletes it.
+The file is small JSON in the user's data folder (`PAGED_COURSE_PROGRESS` names another). It is replaced atomically:
+written to a temporary file, flushed to disk, then renamed, so a crash at any moment leaves either the old or the new
+file. A file that cannot be parsed is renamed with a notice and never overwritten; a file of a newer course version is
+left alone. Each answer is added to the file's current contents, so a terminal and a notebook can be used at once. The
+order of the answers is their order in the file, so a clock that is set back does no harm. `quiz --forget` deletes it.
 
-What must hold: no answer that was told as kept is lost; nothing in the file can make the trainer fail.
+Invariants: no answer reported as saved is lost; no content of the file can make the trainer fail.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from coursekit.quiz.ability import Answer
 
 VARIABLE = "PAGED_COURSE_PROGRESS"
 _VERSION = 1
-_KEEP = 20_000  # answers; the oldest go first
+_KEEP = 20_000  # answers; the oldest are dropped first
 
 
 @dataclass(frozen=True)
 class Record:
-    """One answer. `when` is a date and time in UTC, `test` what it was given in: test, daily or exam."""
+    """One answer. `when` is a date and time in UTC, `test` the kind of test: test, daily or exam."""
 
     when: str
     question: str
@@ -46,13 +46,13 @@ class Record:
 
     @property
     def answer(self) -> Answer:
-        """As the ability's model sees it."""
+        """Convert to the ability model's input."""
         return Answer(self.topic, self.level, self.score, self.guess)
 
 
 @dataclass
 class Progress:
-    """All answers, the oldest first. `notice` says what was wrong with the file, if anything was."""
+    """All answers, the oldest first. `notice` describes a problem with the file, or is None."""
 
     path: Path | None = None
     records: list[Record] = field(default_factory=list)
@@ -60,11 +60,11 @@ class Progress:
 
     @property
     def answers(self) -> list[Answer]:
-        """For the ability's model."""
+        """The answers as the ability model's input."""
         return [record.answer for record in self.records]
 
     def add(self, record: Record) -> None:
-        """Keep one more answer, at once on the disk. A disk that refuses is told in `notice`, once."""
+        """Save one more answer to disk at once. A write error is reported in `notice`, once."""
         self.records = [*self.records, record][-_KEEP:]
         if self.path is None:
             return
@@ -73,18 +73,18 @@ class Progress:
                 by_now = load(self.path)
                 if by_now.path is None:
                     raise OSError(by_now.notice)
-                if by_now.notice:  # it was set aside: what is known here begins the new one
+                if by_now.notice:  # the file was set aside: these answers start the new one
                     self.notice = by_now.notice
                 else:
                     self.records = [*by_now.records, record][-_KEEP:]
                 _replace(self.path, {"version": _VERSION, "answers": [asdict(one) for one in self.records]})
         except OSError as error:
-            self.notice = f"Your progress cannot be kept: {error}. The questions go on without it."
+            self.notice = f"Your progress cannot be saved: {error}. You can continue without it."
             self.path = None
 
 
 def default_path() -> Path:
-    """Where the file is, on this machine and for this user."""
+    """Return the path of the file for this machine and user."""
     chosen = os.environ.get(VARIABLE, "").strip()
     if chosen:
         return Path(chosen).expanduser()
@@ -92,7 +92,7 @@ def default_path() -> Path:
 
 
 def load(path: Path | None = None) -> Progress:
-    """What is remembered. A broken file is set aside, and `notice` says where."""
+    """Load the saved answers. A broken file is set aside, and `notice` says where."""
     path = path or default_path()
     try:
         text = path.read_text(encoding="utf-8")
@@ -101,27 +101,31 @@ def load(path: Path | None = None) -> Progress:
     except (OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError):
             return Progress(
-                None, [], f"{path} cannot be read ({error.strerror}): nothing is remembered this time."
+                None,
+                [],
+                f"{path} cannot be read ({error.strerror}): this session runs without saved progress.",
             )
         text = ""
     try:
         return Progress(path, _records(json.loads(text)))
     except _Newer:
-        told = f"{path} was written by a newer version of the course; it is left as it is"
-        return Progress(None, [], f"{told}, and nothing is remembered this time.")
+        told = f"{path} was written by a newer version of the course; it is left unchanged"
+        return Progress(None, [], f"{told}, and this session runs without saved progress.")
     except (ValueError, RecursionError):
         aside = _aside(path)
     try:
         path.rename(aside)
     except OSError as failed:
-        return Progress(None, [], f"{path} is damaged and cannot be moved ({failed}): nothing is remembered.")
+        return Progress(None, [], f"{path} is damaged and cannot be moved ({failed}): progress is off.")
     return Progress(
-        path, [], f"The file with your progress is damaged. It now is {aside}; a new one is begun."
+        path,
+        [],
+        f"The file with your progress is damaged. It was renamed to {aside}, and a new one was started.",
     )
 
 
 def forget(path: Path | None = None) -> bool:
-    """Delete the file, and damaged ones that were set aside. Whether there was any."""
+    """Delete the file and damaged ones that were set aside; return True if there were any."""
     path = path or default_path()
     files = [file for file in (path, *_set_aside(path)) if file.exists()]
     for file in files:
@@ -130,15 +134,15 @@ def forget(path: Path | None = None) -> bool:
 
 
 class _Newer(Exception):
-    """A file of a later version: not damage."""
+    """A file of a later version, which is not damage."""
 
 
 def _records(data: Any) -> list[Record]:
-    """The answers in a file.
+    """Parse the answers in a file.
 
     Raises:
-        ValueError: it is not what `add` writes.
-        _Newer: it is what a later version writes.
+        ValueError: the file was not written by `add`.
+        _Newer: a later version wrote the file.
     """
     if isinstance(data, dict) and type(data.get("version")) is int and data["version"] > _VERSION:
         raise _Newer
@@ -147,7 +151,7 @@ def _records(data: Any) -> list[Record]:
         or data.get("version") != _VERSION
         or not isinstance(data.get("answers"), list)
     ):
-        raise ValueError("not a file of this trainer")
+        raise ValueError("this file was not written by the trainer")
     names = {one.name for one in fields(Record)}
     records = []
     for entry in data["answers"]:
@@ -170,7 +174,7 @@ def _records(data: Any) -> list[Record]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One writer at a time, where the system has locks for folders: all but Windows, where the moment is short."""
+    """Allow one writer at a time where the system can lock folders: not on Windows, where the race is short."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
@@ -180,7 +184,7 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
         return
     try:
-        with contextlib.suppress(OSError):  # a network's disk may have none
+        with contextlib.suppress(OSError):  # a network drive may not support locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
@@ -188,7 +192,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, data: Any) -> None:
-    """Write beside, force to the disk, rename."""
+    """Write a temporary file, flush it to disk, rename it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -203,12 +207,12 @@ def _replace(path: Path, data: Any) -> None:
 
 
 def _aside(path: Path) -> Path:
-    """A name that is not taken, for a file that cannot be understood."""
+    """Return an unused name for a file that cannot be parsed."""
     stamp = time.strftime("%Y-%m-%d")
     names = (path.with_name(f"{path.stem}.damaged-{stamp}-{n}{path.suffix}") for n in itertools.count(1))
     return next(name for name in names if not name.exists())
 
 
 def _set_aside(path: Path) -> list[Path]:
-    """The files that `_aside` has named."""
+    """Return the files that `_aside` has named."""
     return list(path.parent.glob(f"{glob.escape(path.stem)}.damaged-*{glob.escape(path.suffix)}"))

@@ -1,4 +1,4 @@
-"""What all tests so far say about the learner, as plain text for the terminal and the notebook (chapter 8)."""
+"""The learner's level in each topic from all tests so far, as plain text for terminal and notebook (chapter 10)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from coursekit.quiz import ability
 from coursekit.quiz.bank import Bank
 from coursekit.quiz.progress import Progress
 
-ENOUGH = 2  # answers, before a topic is called weak
-WEAK_BELOW = 3.0  # the level of a topic: less than every second question of level 3
+ENOUGH = 2  # number of answers before a topic can be called weak
+WEAK_BELOW = 3.0  # topic level: fewer than half of the level-3 questions solved
 
 
 @dataclass(frozen=True)
 class Topic:
-    """One topic's standing."""
+    """The learner's level in one topic."""
 
     key: str
     title: str
@@ -22,7 +22,7 @@ class Topic:
 
     @property
     def weak(self) -> bool:
-        """Known well enough to say so, and below level 3."""
+        """True if there are enough answers and the level is below 3."""
         return self.estimate.answers >= ENOUGH and self.estimate.level < WEAK_BELOW
 
     @property
@@ -34,7 +34,7 @@ class Topic:
 
 
 def standing(bank: Bank, progress: Progress) -> list[Topic]:
-    """Every topic, the weakest first, those not asked yet last."""
+    """Return every topic, the weakest first, unasked ones last."""
     _, known = ability.estimate(
         [answer for answer in progress.answers if answer.topic in bank.topics], bank.topics
     )
@@ -43,20 +43,20 @@ def standing(bank: Bank, progress: Progress) -> list[Topic]:
 
 
 def weak_topics(bank: Bank, progress: Progress) -> list[Topic]:
-    """What to look at next."""
+    """Return the topics to work on next."""
     return [topic for topic in standing(bank, progress) if topic.weak]
 
 
 def lines(bank: Bank, progress: Progress) -> list[str]:
-    """The standing in lines, with what to do."""
+    """Format the learner's level in each topic, with a recommendation."""
     topics = standing(bank, progress)
     if not progress.records:
-        return ["Nothing has been answered yet."]
-    told = ["Where you stand (the level at which you solve every second question):"]
+        return ["You have not answered any questions yet."]
+    told = ["Where you stand (the level at which you solve half of the questions):"]
     told += [f"  {topic.line}" for topic in topics if topic.estimate.answers]
     if unasked := [topic.title for topic in topics if not topic.estimate.answers]:
         told.append(f"Not asked yet: {'; '.join(unasked)}.")
     weak = [topic for topic in topics if topic.weak]
     if weak:
-        told.append(f"Weakest: {weak[0].title}. Practise it with --topic {weak[0].key}.")
+        told.append(f"Weakest: {weak[0].title}. Practice it with --topic {weak[0].key}.")
     return told

@@ -1,17 +1,17 @@
-"""A test: which question comes next, and what the answers say (chapter 8).
+"""A test: selection of the next question, and recording of the answers (chapter 10).
 
-    adaptive   five questions; each is chosen by what the answers so far say
+    adaptive   five questions; each is chosen by the answers so far
     daily      five questions, one of each level, fixed by the date: the same for everyone, everywhere
-    exam       as many as asked for, spread evenly over topics and levels; what was right is told at the end
+    exam       any number of questions, spread evenly over topics and levels; the answers come at the end
 
-The adaptive test asks where an answer tells most: by Fisher's information at the estimated ability, times the square of
-the estimate's error, which is to first order what the answer takes off the uncertainty. So it goes to topics of
-which little is known and to levels where success is open. Three rules keep it a good test to sit: at most two of five
-questions have one level; a topic or a kind that this test has just had counts less; and so does a question that was
-asked before, whenever that was, but the less the longer ago, and what was answered wrongly comes back first.
+The adaptive test asks where an answer is most informative: it maximizes the Fisher information at the estimated ability
+times the square of the estimate's error, to first order the reduction of uncertainty. So it prefers topics with few
+answers and levels where success is uncertain. Three rules keep it pleasant: at most two of five questions have the same
+level; a topic or kind that just came up counts less; and so does a question that was asked before, but less so with
+time, and wrongly answered questions come back first.
 
-What must hold: no question comes twice in a test; the same seed, bank and answers give the same test; a test always
-goes on as long as there are questions.
+Invariants: no question comes twice in a test; the same seed, bank and answers give the same test; a test continues as
+long as there are questions.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from coursekit.quiz.progress import Progress, Record
 
 LENGTH = 5
 SAME_LEVEL = 2  # of five
-_AMONG = 3  # one of the best three is asked, so that two people do not get the same test
-_WRONG_RETURNS = 4  # times sooner than what was right
+_AMONG = 3  # choose among the best three, so that two people do not get the same test
+_WRONG_RETURNS = 4  # wrong answers come back this many times sooner than right ones
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A question that was asked, what was answered, and how right that is."""
+    """A question that was asked, the answer, and its score."""
 
     item: Item
     typed: str
@@ -43,7 +43,7 @@ class Answered:
 
     @property
     def score(self) -> float:
-        """0 to 1."""
+        """The score, 0 to 1."""
         return self.verdict.score or 0.0
 
 
@@ -53,8 +53,8 @@ class Test:
 
     Attributes:
         name: test, daily or exam.
-        length: of the whole test.
-        plan: the questions in order, if they are fixed; an adaptive test has none.
+        length: number of questions in the test.
+        plan: the questions in order, if they are fixed; empty for an adaptive test.
         choices: the questions that an adaptive test may ask.
     """
 
@@ -66,10 +66,10 @@ class Test:
     choices: Sequence[Question] = ()
     plan: Sequence[Item] = ()
     answered: list[Answered] = field(default_factory=list)
-    __test__ = False  # pytest: this is not one of yours
+    __test__ = False  # pytest: this is not a test
 
     def next(self) -> Item | None:
-        """The next question, or None at the end."""
+        """Return the next question, or None at the end."""
         done = len(self.answered)
         if done >= self.length:
             return None
@@ -79,10 +79,10 @@ class Test:
         return ask(question, self.rng.randrange(1 << 30)) if question else None
 
     def answer(self, item: Item, typed: str) -> Verdict:
-        """What is said to it; kept at once, unless its points are still to be ticked (`Verdict.score` is None).
+        """Return the verdict on an answer; save it at once unless its points must still be ticked (`score` is None).
 
         Raises:
-            Unclear: the answer cannot be read; nothing is kept.
+            Unclear: the answer cannot be read; nothing is saved.
         """
         verdict = judge(item, typed)
         if verdict.score is not None:
@@ -90,15 +90,15 @@ class Test:
         return verdict
 
     def give_up(self, item: Item) -> Verdict:
-        """The learner does not know."""
+        """Record that the learner does not know the answer."""
         verdict = Verdict(0.0, "")
         self.keep(item, "", verdict)
         return verdict
 
     def keep(self, item: Item, typed: str, verdict: Verdict) -> None:
-        """Keep an answer whose score is known."""
+        """Save an answer whose score is known."""
         if verdict.score is None:
-            raise Unclear("Say first which of its points the answer has.")
+            raise Unclear("First tick the points that your answer has.")
         self.answered.append(Answered(item, typed, verdict))
         question = item.question
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -133,21 +133,21 @@ class Test:
         return self.rng.choice(best)
 
     def _full_levels(self) -> set[int]:
-        """Levels that may not come again among these five."""
+        """Levels that may not come again in this test."""
         block = self.answered[len(self.answered) // LENGTH * LENGTH :]
         count = Counter(one.item.question.level for one in block)
         return {level for level, times in count.items() if times >= SAME_LEVEL}
 
 
 def adaptive(bank: Bank, progress: Progress, choices: Iterable[Question], seed: int | None = None) -> Test:
-    """Five questions out of `choices`."""
+    """Start an adaptive test of five questions out of `choices`."""
     choices = list(choices)
     rng = random.Random(seed)
     return Test("test", min(LENGTH, len(choices)), progress, rng, list(bank.topics), choices=choices)
 
 
 def daily(bank: Bank, progress: Progress, day: datetime.date) -> Test:
-    """The five questions of a day. Those of a level take turns, so that none comes twice before all have come."""
+    """Return the five questions of a day. Questions of a level rotate, so none repeats before all have come."""
     rng = random.Random(f"daily {day.isoformat()}")
     chosen = [_turn(questions, day) for level in LEVELS if (questions := _of_level(bank, level))]
     plan = [ask(question, rng.randrange(1 << 30)) for question in chosen]
@@ -157,10 +157,10 @@ def daily(bank: Bank, progress: Progress, day: datetime.date) -> Test:
 def exam(
     bank: Bank, progress: Progress, choices: Iterable[Question], length: int, seed: int | None = None
 ) -> Test:
-    """`length` questions, evenly over topics and levels, easy ones first.
+    """Return `length` questions, spread evenly over topics and levels, easy ones first.
 
     Raises:
-        ValueError: there are not so many.
+        ValueError: there are fewer than `length` questions.
     """
     rng = random.Random(seed)
     left = list(choices)
@@ -182,11 +182,11 @@ def exam(
 
 
 def _turn(questions: list[Question], day: datetime.date) -> Question:
-    """The one whose day it is, in an order that is drawn anew for each round."""
+    """Return the question of the day, from an order that is shuffled again in each round."""
     round_, place = divmod(day.toordinal(), len(questions))
     return random.Random(f"round {round_}").sample(questions, len(questions))[place]
 
 
 def _of_level(bank: Bank, level: int) -> list[Question]:
-    """In the order of their ids: a question that is added elsewhere in a file does not move the others."""
+    """Shuffle in the order of ids, so that a question added elsewhere in a file does not move the others."""
     return sorted((one for one in bank if one.level == level), key=lambda one: one.id)

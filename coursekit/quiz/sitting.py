@@ -1,7 +1,7 @@
-"""Sitting a test in the terminal: each question shown, its answer asked for and explained, the result (chapter 8).
+"""A test in the terminal: show each question, ask for its answer, explain it, show the result (chapter 10).
 
-Ctrl-C or the end of the input stops at any moment. What must hold: an answer that cannot be read is said to be so and
-asked for again; what has been answered is kept and exported, however the test ends.
+Ctrl-C or the end of the input stops at any moment. Invariants: an unreadable answer is reported and asked for again;
+given answers are saved and exported, however the test ends.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from coursekit.quiz.session import Test
 
 
 def sit(paper: Paper, bank: Bank, test: Test, target: Path | None = None) -> int:
-    """Asks until the end, and exports to the target. 0, or why it stopped: `Stopped.code`.
+    """Ask until the end, and export to the target. Return 0, or the reason for stopping: `Stopped.code`.
 
     Raises:
-        Refused: the target cannot be written; said before the first question if it can be known then.
+        Refused: the target cannot be written; raised before the first question if possible.
     """
     made = target is not None and _try_to_write(target)
     code, told_at_once = 0, test.name != "exam"
@@ -52,10 +52,10 @@ def sit(paper: Paper, bank: Bank, test: Test, target: Path | None = None) -> int
 
 
 def write(path: Path, text: str) -> None:
-    """A file with this text.
+    """Write a file with this text.
 
     Raises:
-        Refused: it cannot be written.
+        Refused: the file cannot be written.
     """
     try:
         path.write_text(text, encoding="utf-8")
@@ -64,10 +64,10 @@ def write(path: Path, text: str) -> None:
 
 
 def _try_to_write(path: Path) -> bool:
-    """Whether the file is new. One that is there keeps its text until the test is done.
+    """Return True if the file is new. An existing file keeps its text until the test is done.
 
     Raises:
-        Refused: it cannot be written.
+        Refused: the file cannot be written.
     """
     try:
         new = not path.exists()
@@ -81,7 +81,7 @@ def _welcome(paper: Paper, test: Test) -> None:
     what = {
         "test": "questions that follow your answers" if not test.plan else "question",
         "daily": f"questions of {datetime.datetime.now(datetime.UTC).date().isoformat()} (UTC)",
-        "exam": "questions; what was right is told at the end",
+        "exam": "questions; the answers come at the end",
     }[test.name]
     paper.say(f"{test.length} {what}. Type ? if you do not know, Ctrl-C to stop.")
 
@@ -104,7 +104,7 @@ def _show(paper: Paper, item: Item) -> None:
 
 
 def _ask(paper: Paper, test: Test, item: Item) -> Verdict:
-    """One answer, asked for until it can be read."""
+    """Ask for one answer until it can be read."""
     if isinstance(item.question, Code):
         return _ask_code(paper, test, item, item.question)
     while True:
@@ -157,17 +157,17 @@ def _yes(paper: Paper, prompt: str) -> bool:
 
 
 def _ask_code(paper: Paper, test: Test, item: Item, question: Code) -> Verdict:
-    """The number of the wrong line, then the line as it should be."""
+    """Ask for the number of the wrong line, then for the correct line."""
     code = question.code.splitlines()
     while True:
         typed = paper.read(f"which line is wrong? 1 to {len(code)}> ").strip()
         if typed == "?":
             return test.give_up(item)
         if typed not in map(str, range(1, len(code) + 1)):
-            paper.say(f"The number of a line, from 1 to {len(code)}.")
+            paper.say(f"Please give a line number from 1 to {len(code)}.")
             continue
         old = code[int(typed) - 1]
-        new = paper.read(f"line {typed} as it should be> ")
+        new = paper.read(f"line {typed}, corrected> ")
         if new.strip() == "?":
             return test.give_up(item)
         if not new.strip():
@@ -175,7 +175,7 @@ def _ask_code(paper: Paper, test: Test, item: Item, question: Code) -> Verdict:
             continue
         if new == new.lstrip():  # typed without its indentation
             new = old[: len(old) - len(old.lstrip())] + new
-        paper.say("The course's check runs …")
+        paper.say("Running the course's check …")
         try:
             source = "\n".join([*code[: int(typed) - 1], new, *code[int(typed) :]])
             return test.answer(item, source)
@@ -205,7 +205,7 @@ def _explain(paper: Paper, item: Item, verdict: Verdict) -> None:
 def _finish(paper: Paper, bank: Bank, test: Test, code: int, told_at_once: bool) -> None:
     paper.raw("")
     if code:
-        kept = "; the answers are kept" if test.answered and test.progress.path else ""
+        kept = "; your answers are saved" if test.answered and test.progress.path else ""
         paper.say(
             f"Stopped after {len(test.answered)} of {test.length} question{'s'[: test.length > 1]}{kept}."
         )
@@ -225,11 +225,11 @@ def _finish(paper: Paper, bank: Bank, test: Test, code: int, told_at_once: bool)
     for line in report.lines(bank, test.progress):
         paper.say(line)
     if test.name == "daily":
-        paper.say("Tomorrow there are new ones.")
+        paper.say("There are new questions tomorrow.")
 
 
 def tell_notice(paper: Paper, progress: Progress) -> None:
-    """What is wrong with the file of progress, once."""
+    """Report a problem with the progress file, once."""
     if progress.notice:
         paper.say(progress.notice, style="33")
         progress.notice = ""

@@ -1,14 +1,14 @@
-"""Number questions: fresh parameters, and every number computed from them by the reference implementation (chapter 8).
+"""Number questions: fresh parameters, and every number computed from them by the reference implementation (chapter 10).
 
-    draw      parameters, each from its stated values
-    given     lines that run with them, mostly a call of `paged_ref`
-    where     what must then hold, or else all is drawn again
-    answer    an expression; `wrong`: expressions for what one gets by a named mistake
-    stem, explanation   texts in which {name}, {name:,} or {name:.1f} is filled in; {answer} in the explanation
+    draw      parameters, each from its listed values
+    given     lines that run with them, usually a call of `paged_ref`
+    where     a condition on the result; if it is false, all parameters are drawn again
+    answer    an expression; `wrong`: expressions for the results of named mistakes
+    stem, explanation   texts with placeholders {name}, {name:,} or {name:.1f}; {answer} in the explanation
 
-Files of questions are part of this repository, like its code: their expressions are run as they stand. What must
-hold: the same seed gives the same question; a wrong result is never the right one, by twice the tolerance (values that
-break this are drawn again, too).
+Question files are part of this repository, like its code, so their expressions are run unchecked. Invariants: the same
+seed gives the same question; a wrong result always differs from the right one by at least twice the tolerance (draws
+that break this are repeated, too).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TRIES = 1000
 
 @dataclass(frozen=True)
 class Instance:
-    """A template with numbers in it. `wrong` are (value, why), in the order of the file."""
+    """A template with its numbers filled in. `wrong` are (value, why), in the order of the file."""
 
     values: dict[str, Any]
     stem: str
@@ -34,10 +34,10 @@ class Instance:
 
 
 def fill_in(question: Number, seed: int) -> Instance:
-    """The question with the parameters of this seed.
+    """Return the question with the parameters of this seed.
 
     Raises:
-        BankError: a line, an expression or a place in a text does not work, or no draw will do.
+        BankError: a line, an expression or a placeholder does not work, or no draw is valid.
     """
     rng = random.Random(f"{question.id} {seed}")
     for _ in range(_TRIES):
@@ -46,12 +46,12 @@ def fill_in(question: Number, seed: int) -> Instance:
         if instance is not None:
             return instance
     raise BankError(
-        f"question {question.id!r}: in {_TRIES} draws `where` never held, or a named mistake always gave the answer"
+        f"question {question.id!r}: in {_TRIES} draws `where` was never true, or a named mistake always gave the answer"
     )
 
 
 def _with_values(question: Number, values: dict[str, Any]) -> Instance | None:
-    """The instance, or None if these values will not do."""
+    """Return the instance, or None if these values are not valid."""
     names: dict[str, Any] = {}
     _run(question, "imports", question.imports, names)
     names.update(values)
@@ -73,7 +73,7 @@ def _with_values(question: Number, values: dict[str, Any]) -> Instance | None:
 
 
 def close(value: float, right: float, tolerance: float) -> bool:
-    """Whether a value counts as the right one."""
+    """Return True if a value counts as the right one."""
     return abs(value - right) <= max(tolerance, 1e-9) * abs(right)
 
 
@@ -95,7 +95,9 @@ def _evaluate(question: Number, key: str, expression: str, names: dict[str, Any]
 def _number(question: Number, key: str, expression: str, names: dict[str, Any]) -> int | float:
     value = _evaluate(question, key, expression, names)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BankError(f"question {question.id!r}: {key} {expression!r} gives {value!r}, which is no number")
+        raise BankError(
+            f"question {question.id!r}: {key} {expression!r} gives {value!r}, which is not a number"
+        )
     return int(value) if float(value).is_integer() else value
 
 

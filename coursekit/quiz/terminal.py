@@ -1,9 +1,9 @@
-"""The trainer's command: `python3 course.py quiz`, its options and what they start (chapter 8).
+"""The trainer's command `python3 course.py quiz` and its options (chapter 10).
 
-It reads lines and prints lines, so it works in any terminal, over a pipe, and with a screen reader; colours are an
-extra where there is a terminal and NO_COLOR is not set, and never carry meaning alone. Ctrl-C or the end of the input
-stops at any moment: what has been answered is kept. What must hold: an option that cannot be followed, or that the
-others make meaningless, is refused in words before the first question.
+It reads and prints lines, so it works in any terminal, over a pipe, and with a screen reader; colours are added only in
+a terminal without NO_COLOR, and never carry meaning alone. Ctrl-C or the end of the input stops at any moment; given
+answers are saved. Invariant: an option that is invalid, or meaningless together with the others, is rejected with a
+clear message before the first question.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from coursekit.quiz.sitting import sit, tell_notice, write
 
 EXAMPLES = """examples:
   quiz                     five questions that adapt to your answers
-  quiz --topic 2           about chapter 2 only; --topic weak: your weakest topic
-  quiz --level 3-5         of these levels only
+  quiz --topic 2           only chapter 2; --topic weak: your weakest topic
+  quiz --level 3-5         only these levels
   quiz --daily             today's five questions, the same for everyone
-  quiz --exam 20           twenty questions; what was right is told at the end
+  quiz --exam 20           twenty questions; the answers come at the end
   quiz --export test.md    write the test to a file when it is finished
   quiz --cards cards.txt   write all questions as flash cards for Anki (File, Import)
 
@@ -36,17 +36,17 @@ While you are asked: ? if you do not know, Ctrl-C to stop. Your answers stay on 
 
 
 def main(arguments: list[str]) -> int:
-    """Runs a test. 0: finished; 1: the input ended; 2: a wrong command; 130: stopped with Ctrl-C."""
+    """Run a test. 0: finished; 1: the input ended; 2: an invalid command; 130: stopped with Ctrl-C."""
     options = _parser().parse_args(arguments)
     if sys.stdin is None or sys.stdout is None:  # started with <&- or >&-
-        print("quiz: it needs a standard input to read and a standard output to write", file=sys.stderr)
+        print("quiz: standard input and standard output must be open", file=sys.stderr)
         return 2
     try:
         return _run(options)
     except (Refused, BankError) as error:
         print(f"quiz: {error}", file=sys.stderr)
         return 2
-    except Stopped as stop:  # not while a question is asked: the output is closed
+    except Stopped as stop:  # outside of a question: the output is closed
         return stop.code
     except KeyboardInterrupt:
         return 130
@@ -64,12 +64,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", metavar="N", help="a whole number: the same seed gives the same questions")
     parser.add_argument("--export", metavar="FILE.md", type=Path, help="write the finished test as Markdown")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--daily", action="store_true", help="today's challenge (the date is UTC's)")
-    what.add_argument("--exam", metavar="N", help="N questions, without answers until the end")
+    what.add_argument("--daily", action="store_true", help="today's challenge (date in UTC)")
+    what.add_argument("--exam", metavar="N", help="N questions; the answers come at the end")
     what.add_argument("--ask", metavar="ID", help="one question, by its id")
     what.add_argument("--cards", metavar="FILE", type=Path, help="write the bank as flash cards for Anki")
     what.add_argument("--progress", action="store_true", help="show where you stand, topic by topic")
-    what.add_argument("--forget", action="store_true", help="delete what is remembered of you")
+    what.add_argument("--forget", action="store_true", help="delete your saved progress")
     return parser
 
 
@@ -81,20 +81,20 @@ def _run(options: argparse.Namespace) -> int:
     bank = load_bank()
     if options.cards:
         write(options.cards, export.cards(bank))
-        paper.say(f"{len(bank)} cards: {options.cards}")
+        paper.say(f"{len(bank)} cards written to {options.cards}")
         return 0
     progress = load()
     tell_notice(paper, progress)
     if options.progress:
         for line in report.lines(bank, progress):
             paper.say(line)
-        paper.say(f"Kept in {default_path()}; --forget deletes it.")
+        paper.say(f"Saved in {default_path()}; --forget deletes it.")
         return 0
     return sit(paper, bank, _make(options, bank, progress), options.export)
 
 
 def _refuse_what_is_left_over(options: argparse.Namespace) -> None:
-    """Some options leave nothing for others to say."""
+    """Reject combinations of options in which some would have no effect."""
     chosen = (options.topic, options.level, options.seed) != (None, None, None)
     for word in ("daily", "ask"):
         if chosen and getattr(options, word) not in (None, False):
@@ -106,14 +106,14 @@ def _refuse_what_is_left_over(options: argparse.Namespace) -> None:
 
 def _forget(paper: Paper) -> int:
     try:
-        paper.say("Deleted." if forget() else "There was nothing to forget.")
+        paper.say("Deleted." if forget() else "There was no saved progress.")
     except OSError as error:
         raise Refused(f"{default_path()} cannot be deleted: {error}") from None
     return 0
 
 
 def _make(options: argparse.Namespace, bank: Bank, progress: Progress) -> Test:
-    """The test that was asked for."""
+    """Return the requested test."""
     if options.daily:
         return daily(bank, progress, datetime.datetime.now(datetime.UTC).date())
     if options.ask is not None:

@@ -1,14 +1,13 @@
-"""The trainer in a notebook: `trainer()` shows a test with ipywidgets, and below it questions to read (chapter 8).
+"""The trainer in a notebook: `trainer()` shows a test with ipywidgets, and questions to read below it (chapter 10).
 
-The same engine as in the terminal. One button goes on from state to state, and the keyboard's focus is led along:
+It uses the same engine as the terminal. One button advances from state to state and takes the keyboard focus along:
 
     Answer  ->  (points to tick: Count)  ->  Next question  ->  …  ->  Another test
 
-Tab goes from control to control, Enter presses the button or sends a line. Options are clicked, or chosen by typing
-their letter into a line: arrows and letters that are typed elsewhere JupyterLab takes for its own commands. A stored
-notebook has no kernel: it keeps the line that says what stands here, and the questions below, each with its answer
-folded.
-What must hold: whatever is typed, nothing raises; what the page stores does not depend on who looks at it.
+Tab moves between controls, Enter presses the button or submits a line. Options are clicked, or chosen by typing their
+letter into a line, because JupyterLab takes arrow keys and letters typed elsewhere as its own commands. A stored
+notebook has no notebook kernel: it keeps a line that describes the trainer, and the questions below, each with its
+answer folded. Invariants: no input raises; the stored page does not depend on the person who views it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _LETTERS_ARRIVE = 0.25  # seconds
 def trainer(
     topic: str | int | None = None, level: str | int | None = None, *, shown: int = 5, seed: int = 0
 ) -> None:
-    """Show the trainer, begun with a topic (or a chapter's number) and levels ("2-4"), and `shown` questions to read.
+    """Show the trainer, starting with a topic (or a chapter number) and levels ("2-4"), and `shown` questions to read.
 
     Raises:
         Refused: there is no such topic or level.
@@ -66,7 +65,7 @@ def trainer(
 
 
 class Trainer:
-    """The widget and its state; `box` is what is shown."""
+    """The widget and its state; `box` is the displayed widget."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class Trainer:
         self.bank, self.progress, self.seed = bank, progress, seed
         self.test: Test | None = None
         self.item: Item | None = None
-        self.waits = False  # for letters that the page still sends
+        self.waits = False  # waiting for letters that the page still sends
         self.pending: tuple[str, Verdict] | None = None  # an answer whose points are still to be ticked
         topics = [("everything", _ALL)] + [(f"chapter {one}", str(one)) for one in bank.chapters()]
         topics += [(title, key) for key, title in bank.topics.items()]
@@ -87,7 +86,9 @@ class Trainer:
         if level is not None and str(level) not in dict(levels).values():
             levels.append((f"levels {level}", str(level)))
         start = (_ALL if topic is None else str(topic), _ALL if level is None else str(level))
-        choose(bank, progress, *(None if value == _ALL else value for value in start))  # or say what is wrong
+        choose(
+            bank, progress, *(None if value == _ALL else value for value in start)
+        )  # raises if they are invalid
         style = {"description_width": "initial"}
         self.topic = widgets.Dropdown(description="About", options=topics, value=start[0], style=style)
         self.level = widgets.Dropdown(description="of", options=levels, value=start[1], style=style)
@@ -114,7 +115,7 @@ class Trainer:
         self.level.observe(lambda _: self.begin(), names="value")
 
     def begin(self) -> None:
-        """A new test, of the chosen topic and levels."""
+        """Start a new test of the chosen topic and levels."""
         chosen = [None if box.value == _ALL else box.value for box in (self.topic, self.level)]
         try:
             choices = choose(self.bank, self.progress, *chosen)
@@ -126,7 +127,7 @@ class Trainer:
         self.next_question()
 
     def next_question(self) -> None:
-        """The next question, or the result."""
+        """Show the next question, or the result."""
         assert self.test is not None
         self.item, self.pending = self.test.next(), None
         if self.item is None:
@@ -142,10 +143,10 @@ class Trainer:
         self._show(heading, self.item.stem, area, label, "", can_give_up=True)
 
     def go_on_soon(self) -> None:
-        """Go on once what was typed is here: the page sends letters one by one, and Enter overtakes them."""
+        """Continue once all typed letters are here: the page sends them one by one, and Enter overtakes them."""
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # not in a kernel
+        except RuntimeError:  # not in a notebook kernel
             self.go_on()
             return
         if not self.waits:
@@ -153,7 +154,7 @@ class Trainer:
             loop.call_later(_LETTERS_ARRIVE, self.go_on)
 
     def go_on(self) -> None:
-        """The button was pressed, or Enter in a line."""
+        """Handle the button, or Enter in a line."""
         self.waits = False
         if self.test is None or self.item is None:
             self.begin()
@@ -167,13 +168,13 @@ class Trainer:
             self._answer(self.test, self.item)
 
     def give_up(self) -> None:
-        """The learner does not know."""
+        """Record that the learner does not know the answer."""
         if self.test and self.item and not self.unknown.disabled:
             self.pending = None
             self._told(self.item, self.test.give_up(self.item))
 
     def _lead(self) -> None:
-        """Lead the keyboard's focus: to the button, and on to the field if that can take it."""
+        """Move the keyboard focus to the button, and on to the field if it can take it."""
         self.button.focus()
         if self.item is not None and not self.field.disabled:
             self.field.focus()
@@ -181,7 +182,7 @@ class Trainer:
     def _answer(self, test: Test, item: Item) -> None:
         typed = str(self.field.value)
         if isinstance(item.question, Code):
-            self.reply.value = "The course's check runs …"
+            self.reply.value = "Running the course's check …"
         try:
             verdict = test.answer(item, typed)
         except Unclear as error:
@@ -209,7 +210,7 @@ class Trainer:
         self._told(item, scored)
 
     def _told(self, item: Item, verdict: Verdict) -> None:
-        """What is said to an answer; the button goes on to the next question."""
+        """Show the verdict on an answer; the button then leads to the next question."""
         assert self.test is not None
         question, score = item.question, verdict.score or 0.0
         if score == 1:
@@ -227,7 +228,7 @@ class Trainer:
             parts.append(_html(self.test.progress.notice))
             self.test.progress.notice = ""
         self.reply.value = '<div role="status">' + "<br>".join(parts) + "</div>"
-        self.button.focus()  # before the field, which may have it, takes no more
+        self.button.focus()  # move the focus before the field, which may have it, is disabled
         for area in (self.answer_area, *self.answer_area.children):
             for control in getattr(area, "children", ()):
                 if hasattr(control, "disabled"):
@@ -246,9 +247,9 @@ class Trainer:
         self.reply.value = "<br>".join(said)
 
     def _field(self, item: Item) -> Any:
-        """The control that takes the answer."""
+        """Build the control that takes the answer."""
         question = item.question
-        wide = widgets.Layout(width="auto")  # all there is, less the margins
+        wide = widgets.Layout(width="auto")  # the full width, minus the margins
         if isinstance(question, Code):
             wide.height = f"{1.45 * (len(question.code.splitlines()) + 2):.0f}em"
             return widgets.Textarea(value=question.code, layout=wide)
@@ -263,7 +264,7 @@ class Trainer:
         return line
 
     def _options(self, item: Item, line: Any) -> Any:
-        """The options of a choice, to be clicked; the line then holds the letter, and Enter sends it."""
+        """Build a choice's options as buttons; a click puts the letter into the line, and Enter submits it."""
         buttons = {}
         for letter, (text, _) in zip(LETTERS, item.options, strict=False):
             button = widgets.Button(
@@ -279,7 +280,7 @@ class Trainer:
                 button.icon, button.button_style = ("check", "info") if chosen else ("", "")
 
         line.observe(mark, names="value")
-        # A box that scrolls, with nothing in it to tab to, would be a stop of its own.
+        # A scrollable box without focusable content would be a tab stop of its own.
         return widgets.VBox(list(buttons.values()), layout=widgets.Layout(overflow="visible"))
 
     def _show(
@@ -294,6 +295,6 @@ class Trainer:
 
 
 def _html(text: str) -> str:
-    """A text as HTML: line breaks stay, `code` is code."""
+    """Convert a text to HTML: line breaks are kept, `code` is code."""
     lines = html.escape(text).replace("\n", "<br>")
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", lines)

@@ -1,7 +1,7 @@
-"""Pictures of chapter 1: what every slot of a memory is used for, under contiguous reservations and under blocks.
+"""Pictures of chapter 1: the use of every slot of a memory, with contiguous reservations and with blocks.
 
-A map is an array with one of four states per slot, in the order of `STATES`; `paged_ref.sizing.Usage` says what the
-states mean. What must hold: both ways of serving get the same queue, and nobody overtakes in either.
+A map is an array with one of four states per slot, in the order of `STATES`; `paged_ref.sizing.Usage` defines the four
+states. Invariants: both ways of serving get the same queue, and no request overtakes another in either.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LABELS = {
 def map_contiguous(
     jobs: Iterable[Job], arena: Arena, reserve: Reserve, max_tokens: int, steps: int
 ) -> tuple[np.ndarray, int]:
-    """The slots of the arena after so many steps of one token each, and how many requests run."""
+    """Map the arena's slots after this many steps of one token each, and count the running requests."""
     server = ContiguousServer(jobs, arena, reserve, max_tokens)
     for _ in range(steps):
         server.admit()
@@ -45,16 +45,16 @@ def map_contiguous(
     server.admit()
     states = np.full(arena.num_slots, STATES.index("external"))
     for running in server.running.values():
-        end = running.start + running.num_slots  # what the arena rounded up, behind it, stays external
+        end = running.start + running.num_slots  # the slots after it, added by rounding up, stay external
         states[running.start : end] = _in_order(running.usage)
     return states, len(server.running)
 
 
 def map_paged(jobs: Iterable[Job], pool: BlockPool, steps: int) -> tuple[np.ndarray, int]:
-    """The slots of the pool after so many steps, and how many requests run.
+    """Map the pool's slots after this many steps, and count the running requests.
 
-    Who is admitted finds its blocks and one to grow into. When the pool is dry, the youngest loses its blocks and waits
-    again, at the head of the queue (chapter 6 has the real scheduler).
+    A request is admitted if its blocks and one for growth are free. When the pool is empty, the youngest request is
+    preempted and goes back to the head of the queue (chapter 6 has the real scheduler).
     """
     waiting, running = deque(jobs), deque[tuple[Job, BlockTable]]()
     _admit(waiting, running, pool)
@@ -90,17 +90,17 @@ def _admit(waiting: deque[Job], running: deque[tuple[Job, BlockTable]], pool: Bl
 
 
 def _in_order(usage: Usage) -> np.ndarray:
-    """The states of the slots that one request holds, in its own order: tokens, promised, never used."""
+    """The states of the slots of one request, in its own order: tokens, promised, never used."""
     return np.repeat([0, 1, 2], [int(usage.used), int(usage.reserved), int(usage.internal)])
 
 
 def shares(states: np.ndarray) -> dict[str, float]:
-    """Each state's share of the slots."""
+    """Return each state's fraction of the slots."""
     return {name: float((states == number).mean()) for number, name in enumerate(STATES)}
 
 
 def draw_map(axes: Axes, states: np.ndarray) -> None:
-    """The memory as one strip, slot 0 at the left."""
+    """Draw the memory as one strip, slot 0 at the left."""
     colours = np.array([to_rgb(COLOURS[name]) for name in STATES])
     axes.imshow(
         colours[states][None], aspect="auto", extent=(0, len(states), 0, 1), interpolation="antialiased"
@@ -111,7 +111,7 @@ def draw_map(axes: Axes, states: np.ndarray) -> None:
 
 
 def draw_bar(axes: Axes, row: float, usage: Usage) -> None:
-    """A usage as one stacked bar in per cent, the share in use written into it."""
+    """Draw a usage as one stacked bar in percent, labelled with the fraction in use."""
     left = 0.0
     for name, share in usage.shares().items():
         axes.barh(row, 100 * share, left=left, color=COLOURS[name], edgecolor=INK, linewidth=0.6, height=0.62)
@@ -122,5 +122,5 @@ def draw_bar(axes: Axes, row: float, usage: Usage) -> None:
 
 
 def legend_handles() -> list[Patch]:
-    """What the four states look like."""
+    """Build the legend of the four states."""
     return [Patch(facecolor=COLOURS[name], edgecolor=INK, label=LABELS[name]) for name in STATES]

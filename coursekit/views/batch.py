@@ -1,4 +1,4 @@
-"""A picture of one step's flat batch: one box a token, positions and slots, and what belongs to a sequence."""
+"""A picture of one step's flat batch: one box per token, with positions, slots and each sequence's metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paged_ref.model.batch import StepBatch
 
 
 def draw_batch(axes: Axes, batch: StepBatch) -> None:
-    """Draw the row of tokens; a colour a sequence, a frame around the rows that are sampled."""
+    """Draw the row of tokens, one colour per sequence, with a frame around the sampled rows."""
     starts = batch.attention.query_start_loc
     sequence = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     sampled = set(batch.sample_rows.tolist())
@@ -40,7 +40,7 @@ def draw_batch(axes: Axes, batch: StepBatch) -> None:
 
 
 def step_picture(batch: StepBatch, title: str, block_size: int) -> Picture:
-    """The row of tokens, and beside it a line for each sequence: where it begins, its length, the blocks it uses."""
+    """Draw the row of tokens and a line for each sequence: its start, its length and its blocks."""
     attention = batch.attention
     starts, lens = attention.query_start_loc.tolist(), attention.seq_lens.tolist()
     used = [row[: -(-n // block_size)].tolist() for row, n in zip(attention.block_tables, lens, strict=True)]
@@ -71,7 +71,7 @@ def step_picture(batch: StepBatch, title: str, block_size: int) -> Picture:
     below.axis("off")
     said = "; ".join(
         f"sequence {i} computes {stop - start} of its {n} tokens, at positions {batch.positions[start]} to "
-        f"{batch.positions[stop - 1]}, in the slots {', '.join(map(str, batch.slot_mapping[start:stop]))}"
+        f"{batch.positions[stop - 1]}, in slots {', '.join(map(str, batch.slot_mapping[start:stop]))}"
         for i, ((start, stop), n) in enumerate(zip(pairwise(starts), lens, strict=True))
     )
     counts = [stop - start for start, stop in pairwise(starts)]

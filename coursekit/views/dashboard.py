@@ -1,7 +1,7 @@
-"""What an operator looks at: the metrics over time, the latency of each token, swap against recompute (chapter 6).
+"""The operator's view: metrics over time, the latency of each token, swap against recompute (chapter 6).
 
-Everything is drawn from what `Metrics` and a `Timeline` recorded; nothing is counted here a second time.
-What must hold: the words name the figures that the picture shows.
+Everything is drawn from recorded `Metrics` and a `Timeline`; nothing is counted a second time.
+Invariant: the text gives the figures that the picture shows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from paged_ref.telemetry.metrics import Metrics
 
 
 def dashboard(metrics: Metrics, title: str) -> Picture:
-    """Four panels: use of the pool, the queue, preemptions, and the two latencies."""
+    """Draw four panels: pool usage, queue length, preemptions, and the two latencies."""
     now = metrics.snapshot()
     points = metrics.history
     seconds = [point.seconds for point in points]
@@ -48,7 +48,7 @@ def dashboard(metrics: Metrics, title: str) -> Picture:
     fig.suptitle(title, x=0.02, ha="left", fontweight="bold")
     peak = metrics.peak_used_blocks
     said = (
-        f"blocks in use at most {peak} of {total}; at most {metrics.peak_running} requests ran and "
+        f"at most {peak} of {total} blocks were in use; at most {metrics.peak_running} requests ran and "
         f"{max(point.waiting for point in points)} waited; {metrics.preemptions} preemptions"
     )
     times = ", ".join(
@@ -59,7 +59,7 @@ def dashboard(metrics: Metrics, title: str) -> Picture:
 
 
 def _latency_bars(axes: Axes, metrics: Metrics) -> None:
-    """Median and 99th percentile of both latencies on a logarithmic axis."""
+    """Draw the median and 99th percentile of both latencies on a logarithmic axis."""
     rows = (("TTFT", metrics.time_to_first_token), ("ITL", metrics.inter_token_latency))
     for row, (_, histogram) in enumerate(rows):
         for shift, quantile, colour in ((-0.19, 0.5, BLUE), (0.19, 0.99, PURPLE)):
@@ -76,14 +76,14 @@ def _latency_bars(axes: Axes, metrics: Metrics) -> None:
 
 
 def latency_plot(timelines: Mapping[str, Timeline], requests: Sequence[int], title: str) -> Picture:
-    """The gap before each token of some requests, a panel for each timeline, on one logarithmic scale."""
+    """Draw the gap before each token of some requests: one panel per timeline, one logarithmic scale."""
     fig, panels = figure(1, len(timelines), width=9.5, height=3.2, sharey=True, squeeze=False)
     said, worst = [], 0.0
     for axes, (name, timeline) in zip(panels[0], timelines.items(), strict=True):
         for place, request in enumerate(requests):
             times, gaps = timeline.tokens[request][1:], [1e3 * gap for gap in timeline.gaps(request)]
             colour = (BLUE, VERMILION, GREEN)[place % 3]
-            above = {"zorder": 3 - place % 3}  # where they lie on each other, the first is seen
+            above = {"zorder": 3 - place % 3}  # where curves overlap, the first stays visible
             axes.plot(
                 times, gaps, "os^"[place % 3], color=colour, markersize=4, label=name_of(request), **above
             )
@@ -106,17 +106,17 @@ def latency_plot(timelines: Mapping[str, Timeline], requests: Sequence[int], tit
 def break_even(
     name: str, cost: CostModel, link: float, lengths: Sequence[int], block_size: int = 16
 ) -> Picture:
-    """Seconds to swap a sequence out and in again, and to compute it again, against its length.
+    """Draw the seconds to swap a sequence out and in again, and to recompute it, against its length.
 
     Args:
-        link: bytes a second that the copies reach, one direction.
+        link: bytes per second of the copies, in one direction.
     """
     per_block = cost.shape.kv_bytes_per_block(block_size)
     swap = [2e3 * -(-n // block_size) * per_block / link for n in lengths]
     again = [1e3 * cost.recompute_seconds(n) for n in lengths]
     fig, axes = figure(width=7.5, height=3.4)
     axes.plot(lengths, swap, "-", color=BLUE, label=f"swap out and in, {link / 1e9:g} GB/s")
-    axes.plot(lengths, again, "--", color=VERMILION, label="compute again, in a step of its own")
+    axes.plot(lengths, again, "--", color=VERMILION, label="recompute, in a separate step")
     axes.set_xlabel("tokens of the preempted sequence")
     axes.set_ylabel("ms")
     axes.set_ylim(bottom=0)
@@ -128,7 +128,7 @@ def break_even(
     return Picture(
         fig,
         f"Two curves against {lengths[0]:,} to {lengths[-1]:,} tokens. Swap rises from {swap[0]:.1f} to "
-        f"{swap[-1]:.1f} ms, computing again from {again[0]:.1f} to {again[-1]:.1f} ms.",
+        f"{swap[-1]:.1f} ms, recompute from {again[0]:.1f} to {again[-1]:.1f} ms.",
         f"{name} over a link of {link / 1e9:g} GB/s: the cheaper one at {lengths[-1]:,} tokens is {cheaper[-1]}; "
         f"it {where}.",
     )

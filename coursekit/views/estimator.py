@@ -1,8 +1,8 @@
 """The estimator of chapter 1: choose a model, GPUs and lengths; see bytes, waste, concurrency and cost.
 
-`estimate` is a view for `explore`, `CHOICES` are the values of its controls, and `START` is the example that chapter 1
-works through. All figures come from `paged_ref.simulation.capacity`. Invariant: every choice that the controls allow
-has an answer; "it does not fit" is one.
+`estimate` is a view for `explore`, `CHOICES` are the values of its controls, and `START` is chapter 1's worked
+example. All figures come from `paged_ref.simulation.capacity`. Invariant: every choice that the controls allow has
+an answer, even if it is "it does not fit".
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def estimate(
     block_size: int,
     price_per_gpu_hour: float,
 ) -> Picture:
-    """Reservations beside blocks for one choice. The price is in any currency."""
+    """Compare reservations with blocks for one choice. The price can be in any currency."""
     try:
         load = Load(prompt_tokens, output_tokens, max_tokens)
         answer = plan_capacity(MODELS[model], DEVICES[gpu], load, num_gpus, block_size)
@@ -64,7 +64,7 @@ def estimate(
 
 
 def _picture(answer: CapacityPlan, price_per_hour: float) -> Picture:
-    """Left: the bytes that one request holds, and how many of them hold a token. Right: requests at once."""
+    """Left: bytes held per request, and how many of them hold a token. Right: concurrent requests."""
     cost, both = answer.cost_model, (answer.contiguous, answer.paged)
     fig, (held, count) = figure(1, 2, width=8, height=2.6, sharey=True)
     unit, name = (1e9, "GB") if both[0].bytes_per_request >= 1e9 else (1e6, "MB")
@@ -89,14 +89,15 @@ def _picture(answer: CapacityPlan, price_per_hour: float) -> Picture:
         _beyond(held, row, whole, f"{whole:.3g} {name}")
         _beyond(count, row, serving.concurrency, f"{serving.concurrency:,}")
         said.append(
-            f"{way}: {human_bytes(serving.bytes_per_request)} per request, {1 - share:.1%} of it wasted at its end, "
-            f"{serving.concurrency:,} requests at once, {serving.requests_per_second:.2f} a second, a thousand cost "
+            f"{way}: {human_bytes(serving.bytes_per_request)} per request, {1 - share:.1%} of it wasted when it ends, "
+            f"{serving.concurrency:,} requests at once, {serving.requests_per_second:.2f} requests per second, "
+            "a thousand requests cost "
             f"{money(serving, price_per_hour):.3g}"
         )
     held.set_yticks((0, 1), WAYS)
     held.invert_yaxis()
     held.set_title("Held per request")
-    held.set_xlabel(f"{name}; hatched: wasted at its end")
+    held.set_xlabel(f"{name}; hatched: wasted when it ends")
     count.set_title("Requests at once")
     for axes in (held, count):
         axes.set_xlim(0, max(bar.get_x() + bar.get_width() for bar in axes.patches) * 1.28)
@@ -110,8 +111,8 @@ def _picture(answer: CapacityPlan, price_per_hour: float) -> Picture:
     )
     if cost.shape.num_window_layers:
         summary += (
-            " Not like with like: the reservation leaves out what has left a layer's window, the blocks keep it "
-            "(our pool gives no block back before the request ends)."
+            " The two differ in scope: the reservation leaves out tokens that have left a layer's window, while "
+            "blocks keep them (our pool frees no block before the request ends)."
         )
     return Picture(fig, alt=f"Two bar charts. {'. '.join(said)}.", summary=summary)
 

@@ -1,13 +1,13 @@
-"""Interactive views from the functions that draw the static ones.
+"""Interactive views built from the functions that draw the static ones.
 
 A lesson writes one function, from a few values to a `Picture`. `explore` shows the picture of the first values, which
-stays in the stored page with its words, and below it the same function behind controls, for whoever has a kernel:
+the stored page keeps with its text, and below it the same function with controls that need a running notebook kernel:
 
     def memory_at(step): ...                        # -> Picture
     explore(memory_at, "a slider over the steps", step=range(1, 31))
 
-What must hold: what the controls show first is the static picture; a control never raises, because its values are
-those that were offered; words change with the picture.
+Invariants: the controls start at the values of the static picture; a control never raises, because only the offered
+values can be chosen; the text changes with the picture.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from coursekit.views.style import Picture, display_widget, to_png
 
 Values = Sequence[
     Any
-]  # a range becomes a slider over whole numbers, numbers a slider over them, texts a list
+]  # a range becomes a slider over integers, numbers become a slider over them, texts a list
 
 
 def explore(
     draw: Callable[..., Picture], text: str, *, start: Mapping[str, Any] | None = None, **values: Values
 ) -> None:
-    """Show `draw` at the start values (the first of each, unless `start` names others), then its controls.
+    """Show `draw` at the start values (the first of each, unless `start` gives others), then its controls.
 
-    `text` says what the controls do, and stands in their place where no kernel runs.
+    `text` says what the controls do, and replaces them where no notebook kernel runs.
     """
     first = first_values(values, start or {})
     draw(**first).show()
@@ -40,10 +40,10 @@ def explore(
 
 
 def first_values(values: Mapping[str, Values], start: Mapping[str, Any]) -> dict[str, Any]:
-    """What each control stands at first.
+    """Return the start value of each control.
 
     Raises:
-        ValueError: nothing to choose from, or a start value that is not among the values.
+        ValueError: a control has no values, or a start value is not among its values.
     """
     for name, offered in values.items():
         if not len(offered):
@@ -58,7 +58,7 @@ def first_values(values: Mapping[str, Values], start: Mapping[str, Any]) -> dict
 def controls(
     draw: Callable[..., Picture], values: Mapping[str, Values], start: Mapping[str, Any] | None = None
 ) -> widgets.VBox:
-    """A control for each name, and below them picture and words of what they stand at."""
+    """Build a control for each name, with the picture and text of the current values below."""
     first = first_values(values, start or {})
     chosen = {name: _control(name, values[name], first[name]) for name in values}
     frame = PictureFrame()
@@ -73,16 +73,16 @@ def controls(
 
 
 class PictureFrame:
-    """The place where a widget shows a picture, with its alt text, and its summary below."""
+    """A widget that shows a picture with its alt text, and its summary below."""
 
     def __init__(self) -> None:
         self.image, self.words = widgets.HTML(), widgets.HTML()
 
     def put(self, picture: Picture) -> None:
-        """Show this picture in place of the last."""
+        """Replace the shown picture."""
         width = round(picture.fig.get_size_inches()[0] * 96)
         data = base64.b64encode(to_png(picture.fig)).decode()
-        # Not widgets.Image: it has no alt text.
+        # Not widgets.Image, which has no alt text.
         self.image.value = (
             f'<img src="data:image/png;base64,{data}" alt="{html.escape(picture.alt)}" '
             f'style="width: {width}px; max-width: 100%">'

@@ -1,4 +1,4 @@
-"""What forks share (chapter 4): beam searches as trees over blocks, blocks over the steps, published savings."""
+"""Sharing between forks (chapter 4): beam searches as trees over blocks, blocks over the steps, published savings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from coursekit.beam_tree import living, versions
 from coursekit.views.style import BLUE, FAINT, INK, ORANGE, PALETTE, VERMILION, Picture, figure
 from paged_ref.sizing import blocks_for
 
-DROPPED = "#A8A8A2"  # a token that no living beam has
+DROPPED = "#A8A8A2"  # a token that no live beam has
 
 
 def beam_tree(prompt_tokens: int, parents: Sequence[Sequence[int]], block_size: int) -> Picture:
-    """Beams as lines from left to right, one place a token; blocks as frames; what nobody holds any more is pale.
+    """Draw beams as lines from left to right, one place per token; blocks are frames; tokens of dropped beams are pale.
 
     Args:
-        parents: for each step, which beam of the step before each new beam extends; the first step has zeros.
+        parents: for each step, the beam of the previous step that each new beam extends; the first step has zeros.
     """
     width, total = len(parents[-1]), prompt_tokens + len(parents)
     held = versions(prompt_tokens, parents, block_size)
@@ -34,7 +34,7 @@ def beam_tree(prompt_tokens: int, parents: Sequence[Sequence[int]], block_size: 
         _token(axes, token, middle, BLUE)
     for step, row in enumerate(parents):
         x = prompt_tokens + step
-        # The pale lines first, so that the living ones lie above them.
+        # Draw the pale lines first, so that the live ones are on top.
         for beam, parent in sorted(enumerate(row), key=lambda pair: pair[0] in alive[step]):
             strong = beam in alive[step]
             start = (x - 0.5, middle) if step == 0 else (x - 0.5, -parent)
@@ -49,18 +49,18 @@ def beam_tree(prompt_tokens: int, parents: Sequence[Sequence[int]], block_size: 
     for spine in axes.spines.values():
         spine.set_visible(False)
     physical, logical = sum(held), width * blocks_for(total, block_size)
-    axes.set_title(f"{physical} blocks are held, the {width} tables have {logical} entries")
+    axes.set_title(f"{physical} blocks held, {logical} entries in the {width} tables")
     handles = [
         Patch(facecolor=BLUE, edgecolor=INK, label="prompt"),
-        Patch(facecolor=ORANGE, edgecolor=INK, label="token of a living beam"),
-        Patch(facecolor=DROPPED, edgecolor=INK, label="of a dropped beam"),
+        Patch(facecolor=ORANGE, edgecolor=INK, label="token of a live beam"),
+        Patch(facecolor=DROPPED, edgecolor=INK, label="token of a dropped beam"),
     ]
     fig.legend(handles=handles, loc="outside lower center", ncols=3)
     said = ", ".join(f"block {i} in {n}" for i, n in enumerate(held))
     return Picture(
         fig,
         alt=f"A tree of {width} beams over {total} tokens, the first {prompt_tokens} of them the prompt, cut into "
-        f"blocks of {block_size}. Versions that are held: {said}.",
+        f"blocks of {block_size}. Versions held: {said}.",
         summary=f"{physical} physical blocks for {logical} table entries: {1 - physical / logical:.0%} saved.",
     )
 
@@ -72,7 +72,7 @@ def _token(axes: Axes, x: float, y: float, colour: str) -> None:
 
 
 def sharing_curves(runs: Mapping[str, Sequence[tuple[int, int]]]) -> Picture:
-    """For each run its (physical blocks, table entries) step by step; the area between the two lines is saved."""
+    """Draw each run's (physical blocks, table entries) step by step; the area between the two lines is saved."""
     fig, plots = figure(1, len(runs), width=9, height=3.1, sharey=True, squeeze=False)
     said = []
     for axes, (name, counts) in zip(plots[0], runs.items(), strict=True):
@@ -95,21 +95,21 @@ def sharing_curves(runs: Mapping[str, Sequence[tuple[int, int]]]) -> Picture:
 
 
 def saved(counts: Sequence[tuple[int, int]]) -> float:
-    """The share of all table entries, over all steps, that need no block of their own."""
+    """Return the fraction of all table entries, over all steps, that need no block of their own."""
     return 1 - sum(physical for physical, _ in counts) / sum(logical for _, logical in counts)
 
 
 def saved_beside_paper(
     ours: Mapping[str, Mapping[str, Mapping[int, float]]], paper: Mapping[str, tuple[float, float]]
 ) -> Picture:
-    """A row for each case: the paper's range as a bar, ours as marked points.
+    """Draw one row per case: the paper's range as a bar, our values as marked points.
 
     Args:
-        ours: case → kind of average → width (samples or beams) → share saved.
-        paper: case → the smallest and the largest share that the paper gives.
+        ours: case → kind of average → width (samples or beams) → fraction saved.
+        paper: case → the smallest and the largest fraction in the paper.
 
     Raises:
-        ValueError: the cases differ.
+        ValueError: the two have different cases.
     """
     if set(ours) != set(paper):
         raise ValueError(f"saved_beside_paper: cases {sorted(ours)} and {sorted(paper)} must be the same")

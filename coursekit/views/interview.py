@@ -1,4 +1,4 @@
-"""Pictures of the whiteboard problems in chapter 8: a memory budget, a pool under pressure, a choice of block size."""
+"""Pictures for the whiteboard problems in chapter 10: a memory budget, a pool under pressure, a choice of block size."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _PARTS = ((BLUE, ""), (ORANGE, "//"), (GREEN, ".."), (SKY, "\\\\"), (PURPLE, "xx
 
 
 def memory_bars(bars: Mapping[str, Mapping[str, float]], room: float, title: str) -> Picture:
-    """Gigabytes by what they hold, a bar for each way to serve, beside the memory that there is.
+    """Draw gigabytes by use, one bar for each way to serve, next to the available memory.
 
     Args:
         bars: name of a bar → name of a part → gigabytes. Parts have the same names in all bars.
-        room: gigabytes that may be used.
+        room: gigabytes available.
     """
     fig, axes = figure(width=8.5, height=1.4 + 0.5 * len(bars))
     names = list(dict.fromkeys(part for bar in bars.values() for part in bar))
@@ -45,7 +45,7 @@ def memory_bars(bars: Mapping[str, Mapping[str, float]], room: float, title: str
             left += width
     axes.axvline(room, color=VERMILION, linestyle="--")
     axes.annotate(
-        f"there are {room:.0f} GB", (room, len(bars) - 0.45), (5, 0), textcoords="offset points",
+        f"{room:.0f} GB available", (room, len(bars) - 0.45), (5, 0), textcoords="offset points",
         color=INK, fontsize=9.5, va="center",
     )  # fmt: skip
     axes.set_yticks(range(len(bars)), list(bars))
@@ -60,16 +60,16 @@ def memory_bars(bars: Mapping[str, Mapping[str, float]], room: float, title: str
     )
     totals = ", ".join(f"{name} {sum(bar.values()):.0f} GB" for name, bar in bars.items())
     return Picture(
-        fig, alt=f"Bars of gigabytes. {said}. A line marks the {room:.0f} GB that there are.",
-        summary=f"Needed: {totals}; there are {room:.0f} GB.",
+        fig, alt=f"Bars of gigabytes. {said}. A line marks the {room:.0f} GB available.",
+        summary=f"Needed: {totals}; available: {room:.0f} GB.",
     )  # fmt: skip
 
 
 def pool_pressure(histories: Mapping[str, Sequence[Point]], num_blocks: int, until: float) -> Picture:
-    """Free blocks over time, and preemptions so far, for each setting.
+    """Draw free blocks over time, and the number of preemptions so far, for each setting.
 
     Args:
-        until: seconds that are shown.
+        until: seconds to show.
     """
     fig, (left, right) = figure(1, 2, width=9.5, height=3.3)
     styles = ((VERMILION, "-", 2.0), (BLUE, "--", 2.0), (GREEN, ":", 2.2))
@@ -90,9 +90,9 @@ def pool_pressure(histories: Mapping[str, Sequence[Point]], num_blocks: int, unt
         )  # fmt: skip
     left.set_ylim(0, 100)
     left.set_ylabel(f"free, % (mean of {SPAN} s)")
-    left.set_title("The pool runs dry …")
+    left.set_title("The pool runs out of blocks …")
     right.set_ylabel("preemptions so far")
-    right.set_title("… and somebody must go")
+    right.set_title("… and requests are preempted")
     for axes in (left, right):
         axes.set_xlim(0, until * 1.12)
         axes.set_xlabel("seconds")
@@ -110,12 +110,12 @@ def pool_pressure(histories: Mapping[str, Sequence[Point]], num_blocks: int, unt
 def block_size_choice(
     sizes: Sequence[int], costs: Mapping[str, Sequence[float]], throughput: Sequence[float], chosen: int
 ) -> Picture:
-    """What is lost to each cost, in percent, and what is left, relative to the best.
+    """Draw the loss from each cost, in percent, and the remaining throughput, relative to the best.
 
     Args:
-        costs: name → share lost, one for each size.
-        throughput: relative to the best size, one for each.
-        chosen: the size that is marked.
+        costs: name → fraction lost, one value per size.
+        throughput: relative to the best size, one value per size.
+        chosen: the size to mark.
     """
     fig, (left, right) = figure(1, 2, width=9.5, height=3.4)
     for (name, shares), (colour, mark) in zip(
@@ -123,7 +123,7 @@ def block_size_choice(
     ):
         left.plot(range(len(sizes)), [100 * share for share in shares], mark, color=colour, label=name)
     left.set_ylabel("lost, %")
-    left.set_title("What a block size costs")
+    left.set_title("The costs of a block size")
     right.bar(
         range(len(sizes)), [100 * value for value in throughput], 0.65, edgecolor=INK, linewidth=0.6,
         color=[BLUE if size == chosen else FAINT for size in sizes],
@@ -134,7 +134,7 @@ def block_size_choice(
         )
     right.set_ylim(0, 112)
     right.set_ylabel("tokens/s, % of the best")
-    right.set_title("What is left")
+    right.set_title("The remaining throughput")
     for axes in (left, right):
         axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
         axes.set_xlabel("block size, tokens")
@@ -148,5 +148,5 @@ def block_size_choice(
     flat = [size for size, value in zip(sizes, throughput, strict=True) if value >= 0.98]
     return Picture(
         fig, alt=f"Costs against the block size, {said}. Throughput relative to the best: {left_over}.",
-        summary=f"Between {min(flat)} and {max(flat)} tokens a block the throughput is within 2 % of the best.",
+        summary=f"Between {min(flat)} and {max(flat)} tokens per block the throughput is within 2 % of the best.",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Kernels in pictures: which program reads which block, what each version loads, and the roofline (chapter 5)."""
+"""Pictures of kernels: which program reads which block, the loads of each version, and the roofline (chapter 5)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from matplotlib.ticker import MaxNLocator
 from coursekit.kernels.lab import Access
 from coursekit.views.style import BLUE, FAINT, GREEN, INK, ORANGE, PANEL, VERMILION, Picture, figure
 
-CACHES = ("k_ptr", "v_ptr")  # what the lesson's kernels call their two caches
+CACHES = ("k_ptr", "v_ptr")  # the names of the two caches in the lesson's kernels
 _SHADES = LinearSegmentedColormap.from_list("reads", [PANEL, BLUE])
 
 
 @dataclass(frozen=True)
 class Loads:
-    """What a launch loads. cache: bytes of keys and values; entries: of block tables; steps: see `count`."""
+    """The loads of a launch. cache: bytes of keys and values; entries: of block tables; steps: see `count`."""
 
     cache: int
     entries: int
@@ -41,7 +41,7 @@ def count(accesses: Iterable[Access], number_bytes: int) -> Loads:
 def tokens_read(
     accesses: Iterable[Access], num_blocks: int, block_numbers: int, head_dim: int
 ) -> dict[str, np.ndarray]:
-    """For each program ("A, 1": sequence, place on the grid's other axes) the tokens whose keys it reads, by block."""
+    """For each program ("A, 1": sequence, place on the other grid axes), the tokens whose keys it reads, by block."""
     found: dict[tuple[int, ...], np.ndarray] = {}
     for access in accesses:
         if access.kind == "load" and access.name == CACHES[0]:
@@ -57,12 +57,12 @@ def tokens_read(
 def access_map(
     title: str, reads: Mapping[str, np.ndarray], tables: Sequence[Sequence[int]], axes: str
 ) -> Picture:
-    """A heat map: a row for each program, a column for each physical block, in it the tokens whose keys it reads.
+    """Draw a heat map: one row per program, one column per physical block, each cell the tokens whose keys are read.
 
     Args:
         reads: from `tokens_read`.
         tables: the used part of each sequence's table, to write its letter below its blocks.
-        axes: what a program's numbers are, for instance "sequence, head".
+        axes: the meaning of a program's indices, for instance "sequence, head".
     """
     counts = np.array(list(reads.values()))
     owner = {block: chr(ord("A") + seq) for seq, table in enumerate(tables) for block in table}
@@ -80,7 +80,7 @@ def access_map(
     panel.set_yticks(np.arange(len(counts) + 1) - 0.5, minor=True)
     panel.grid(which="minor", color=FAINT, linewidth=0.8)
     panel.tick_params(which="both", length=0)
-    panel.set_xlabel("physical block, and whose it is")
+    panel.set_xlabel("physical block, and its sequence")
     panel.set_ylabel(f"program ({axes})")
     panel.set_title(title)
     readers = (counts > 0).sum(axis=0)[sorted(owner)]
@@ -88,9 +88,9 @@ def access_map(
     return Picture(
         fig,
         alt=f"Heat map of {len(counts)} programs and {counts.shape[1]} blocks. A program reads from "
-        f"{_span(blocks_each)} blocks, always of one sequence; a block that is in use is read by "
-        f"{_span(readers)} programs; the {counts.shape[1] - len(owner)} others by none.",
-        summary=f"{title}: {len(counts)} programs, each walks through the blocks of its sequence, and each block is "
+        f"{_span(blocks_each)} blocks, always of one sequence; each block in use is read by "
+        f"{_span(readers)} programs, the other {counts.shape[1] - len(owner)} by none.",
+        summary=f"{title}: {len(counts)} programs, each reads the blocks of its sequence, and each block is "
         f"read by {_span(readers)} of them.",
     )
 
@@ -101,7 +101,7 @@ def _span(numbers: np.ndarray) -> str:
 
 
 def load_bars(versions: Mapping[str, Loads], fewest: int) -> Picture:
-    """What each version loads, over the least that is possible, and how many rounds its longest program takes."""
+    """Draw each version's loads relative to the minimum, and the number of rounds of its longest program."""
     fig, (left, right) = figure(1, 2, width=9, height=1.4 + 0.36 * len(versions), sharey=True)
     rows = range(len(versions))
     shares = [loads.cache / fewest for loads in versions.values()]
@@ -118,20 +118,20 @@ def load_bars(versions: Mapping[str, Loads], fewest: int) -> Picture:
     left.set_yticks(rows, list(versions))
     left.invert_yaxis()
     left.set_title("Keys and values loaded")
-    left.set_xlabel("times the least possible")
+    left.set_xlabel("relative to the minimum")
     right.set_title("Rounds, one after the other")
     right.set_xlabel("in the longest program")
     right.tick_params(axis="y", length=0)
     said = "; ".join(
-        f"{name}: {share:.2f} times, {number} rounds"
+        f"{name}: {share:.2f}×, {number} rounds"
         for name, share, number in zip(versions, shares, steps, strict=True)
     )
     first, last = next(iter(versions)), list(versions)[-1]
     return Picture(
         fig,
-        alt=f"Bars for {len(versions)} kernels. Keys and values loaded, over the least possible, and rounds: {said}.",
-        summary=f"From “{first}” to “{last}”: loads fall from {shares[0]:.2f} to {shares[-1]:.2f} times the least "
-        f"possible, rounds from {steps[0]} to {steps[-1]}.",
+        alt=f"Bars for {len(versions)} kernels. Keys and values loaded, relative to the minimum, and rounds: {said}.",
+        summary=f"From “{first}” to “{last}”: loads fall from {shares[0]:.2f}× to {shares[-1]:.2f}× the "
+        f"minimum, rounds from {steps[0]} to {steps[-1]}.",
     )
 
 
@@ -142,11 +142,11 @@ def roofline(
     points: Mapping[str, tuple[float, float | None]],
     unit: str = "TFLOP/s",
 ) -> Picture:
-    """Attainable speed against operations a byte, on logarithmic axes.
+    """Draw attainable performance against operations per byte, on logarithmic axes.
 
     Args:
-        peak: operations a second; bandwidth: bytes a second.
-        points: name → (operations a byte, share of the roof that is reached; None: the roof alone is meant).
+        peak: operations per second; bandwidth: bytes per second.
+        points: name → (operations per byte, fraction of the roof that is reached; None: only the roof is shown).
         unit: of the vertical axis, TFLOP/s or GFLOP/s.
     """
     scale = {"TFLOP/s": 1e12, "GFLOP/s": 1e9}[unit]
@@ -173,15 +173,15 @@ def roofline(
     markers = zip(points.items(), "osD^vP", (BLUE, GREEN, ORANGE, VERMILION, BLUE, GREEN), strict=False)
     for i, ((name, (intensity, share)), marker, colour) in enumerate(markers):
         roof = min(peak, intensity * bandwidth)
-        size = max(6, 13 - 3 * i)  # smaller and smaller: where two points meet, both are seen
+        size = max(6, 13 - 3 * i)  # decreasing, so that overlapping points are both visible
         axes.plot(intensity, roof * (share or 1) / scale, marker, color=colour, markersize=size, markeredgecolor=INK,
                   label=name if share is None else f"{name}: {share:.0%} of its roof")  # fmt: skip
         waits = "memory" if intensity < ridge else "arithmetic"
         reached = "" if share is None else f", of which it reaches {share:.0%}"
         said.append(
-            f"{name}: {intensity:.3g} operations a byte, waits for {waits}, roof {roof / scale:.3g} {unit}{reached}"
+            f"{name}: {intensity:.3g} operations per byte, limited by {waits}, roof {roof / scale:.3g} {unit}{reached}"
         )
-    axes.set_xlabel("operations for each byte that is read")
+    axes.set_xlabel("operations per byte read")
     axes.set_ylabel(unit)
     axes.set_title(title)
     axes.legend(loc="lower right", fontsize=9.5, frameon=True, facecolor=PANEL, edgecolor=FAINT, framealpha=1)
@@ -189,14 +189,14 @@ def roofline(
     return Picture(
         fig,
         alt=f"Roofline: {peak / scale:.4g} {unit} and {bandwidth / 1e9:,.0f} GB/s, which meet at {ridge:.0f} "
-        f"operations a byte. {'; '.join(said)}.",
-        summary=f"{title}: left of {ridge:.0f} operations a byte a kernel waits for memory. These do: "
+        f"operations per byte. {'; '.join(said)}.",
+        summary=f"{title}: below {ridge:.0f} operations per byte a kernel is memory-bound. Memory-bound here: "
         f"{'; '.join(bound) or 'none of them'}.",
     )
 
 
 def slowdown(curves: Mapping[str, Mapping[int, float]], title: str) -> Picture:
-    """Attention's time through a table, over the time without one, against the block size; a line for each device."""
+    """Draw attention's time with a table relative to without one, against the block size; one line per device."""
     fig, axes = figure(width=7.5, height=3.4)
     for (name, curve), marker in zip(curves.items(), "osD", strict=False):
         axes.plot(list(curve), list(curve.values()), f"{marker}-", label=name, markersize=7)
@@ -207,18 +207,18 @@ def slowdown(curves: Mapping[str, Mapping[int, float]], title: str) -> Picture:
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.set_xlabel("block size, tokens")
-    axes.set_ylabel("time, over contiguous")
+    axes.set_ylabel("time relative to contiguous")
     axes.set_title(title)
     fig.legend(loc="outside lower center", ncols=len(curves), fontsize=9.5)
     said = "; ".join(
-        f"{name}: " + ", ".join(f"{size} → {ratio:.2f}" for size, ratio in curve.items())
+        f"{name}: " + ", ".join(f"{size} → {ratio:.2f}×" for size, ratio in curve.items())
         for name, curve in curves.items()
     )
     ends = "; ".join(
-        f"{name}: {curve[max(curve)]:.2f} times with blocks of {max(curve)}" for name, curve in curves.items()
+        f"{name}: {curve[max(curve)]:.2f}× with blocks of {max(curve)}" for name, curve in curves.items()
     )
     return Picture(
         fig,
-        alt=f"Time over contiguous against block size. {said}.",
+        alt=f"Time relative to contiguous, against block size. {said}.",
         summary=f"{ends}; small blocks cost more.",
     )

@@ -1,4 +1,4 @@
-"""Where a key lies, number by number, and the walk of one query over scattered blocks (chapter 3)."""
+"""The bytes of one key, and the path of one query over scattered blocks (chapter 3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.path import Path
 
 from coursekit.views.style import BLUE, FAINT, INK, ORANGE, PANEL, SKY, Picture, figure
 
-HEIGHT = 0.22  # of an arrow in the walk, for each block that it jumps over
+HEIGHT = 0.22  # height of an arrow for each block that it jumps over
 
 
 def kv_address(
@@ -25,14 +25,14 @@ def kv_address(
     head_dim: int,
     itemsize: int,
 ) -> Picture:
-    """The way to the numbers that one query head reads of one token: block, slot, KV head, bytes.
+    """Draw the way to the elements that one query head reads of one token: block, slot, KV head, bytes.
 
     Args:
         blocks: the block table.
-        itemsize: bytes of a stored number. One layer's keys are meant; its values lie in an array of the same form.
+        itemsize: bytes of a stored element. The offsets are in one layer's keys; its values are in a second array.
 
     Raises:
-        IndexError: the table has no such token, or the model no such head.
+        IndexError: there is no such token or head.
     """
     if not 0 <= token < len(blocks) * block_size or not 0 <= query_head < num_heads:
         raise IndexError(
@@ -47,11 +47,11 @@ def kv_address(
     axes.set_xlim(-0.1, 11.2)
     axes.set_ylim(-0.5, 6.3)
     axes.axis("off")
-    axes.set_title(f"Token {token} for query head {query_head}: which bytes?")
+    axes.set_title(f"Which bytes of token {token} does query head {query_head} read?")
     rows = (
         (4.9, block_size, offset, f"block {block}", f"slot {slot}"),
         (3.0, num_kv_heads, kv_head, f"slot {slot}", f"KV head {kv_head}"),
-        (1.1, 1, 0, f"KV head {kv_head}", f"{head_dim} numbers"),
+        (1.1, 1, 0, f"KV head {kv_head}", f"{head_dim} elements"),
     )
     steps = (
         f"table[{token} // {block_size}] = table[{logical}] = {block};  {block} x {block_size} + {offset} = {slot}",
@@ -77,14 +77,14 @@ def kv_address(
     return Picture(
         fig,
         alt=f"Three rows of boxes, each a part of the one above: the slots of block {block}, the KV heads of "
-        f"slot {slot}, the {head_dim} numbers of KV head {kv_head}. {words[:1].upper()}{words[1:]}; {told}, "
+        f"slot {slot}, the {head_dim} elements of KV head {kv_head}. {words[:1].upper()}{words[1:]}; {told}, "
         f"read by {names}.",
         summary=f"{words[:1].upper()}{words[1:]}: {told}.",
     )
 
 
 def _row(axes: Axes, y: float, parts: int, chosen: int, label: str, zoomed: bool) -> None:
-    """A row of equal boxes from x = 2 to 11, one of them chosen, and lines that open it to the row below."""
+    """Draw a row of equal boxes from x = 2 to 11, highlight one, and connect it to the row below."""
     width = 9 / parts
     for i in range(parts):
         colour = ORANGE if i == chosen else "white"
@@ -112,15 +112,15 @@ def walk(
     weights: Sequence[Sequence[float]],
     step: int,
 ) -> Picture:
-    """One query's way over its blocks in memory, after `step` of them, and the attention weights at that moment.
+    """Draw one query's path over its blocks in memory, after `step` of them, and the attention weights at that point.
 
     Args:
         blocks: the block table; `num_blocks` are in the cache.
         scores: one for each token of the sequence.
-        weights: for each step, the weights of the tokens read by then.
+        weights: for each step, the weights of the tokens read so far.
 
     Raises:
-        IndexError: more steps than the table has used blocks.
+        IndexError: there are more steps than used blocks in the table.
     """
     if not 0 <= step <= len(weights):
         raise IndexError(f"step {step}: the sequence has {len(weights)} blocks")
@@ -135,13 +135,13 @@ def walk(
     memory.set_xlim(-0.1, num_blocks + 0.1)
     memory.set_ylim(-0.6, 1.2 + HEIGHT * num_blocks / 2)
     memory.axis("off")
-    memory.set_title(f"Memory: the query's way after {step} of {len(weights)} blocks")
+    memory.set_title(f"Memory: the query's path after {step} of {len(weights)} blocks")
     _draw_weights(chart, n, block_size, weights[step - 1] if step else [], step)
     handles = [
         Patch(facecolor=ORANGE, edgecolor=INK, label="read now"),
         Patch(facecolor=BLUE, edgecolor=INK, label="read before"),
         Patch(facecolor=SKY, edgecolor=INK, hatch="...", label="not read yet"),
-        Patch(facecolor="white", edgecolor=INK, hatch="xxx", label="its block, no token"),
+        Patch(facecolor="white", edgecolor=INK, hatch="xxx", label="own block, no token"),
         Patch(facecolor=FAINT, edgecolor=INK, label="others"),
     ]
     fig.legend(handles=handles, loc="outside lower center", ncols=5)
@@ -159,8 +159,8 @@ def _walk_words(
     order = ", then ".join(str(block) for block in blocks[: max(step, 1)])
     table = f"The table names blocks {', '.join(map(str, blocks))}"
     if not step:
-        summary = f"Nothing is read yet; {len(scores)} tokens wait in {len(blocks)} blocks."
-        return f"Blocks of {block_size} slots in a row, and an empty chart of weights. {table}.", summary
+        summary = f"Nothing has been read yet: {len(scores)} tokens in {len(blocks)} blocks."
+        return f"Blocks of {block_size} slots in one row, and an empty chart of weights. {table}.", summary
     now = weights[step - 1]
     top = max(range(read), key=lambda t: now[t])
     first = (step - 1) * block_size
@@ -169,12 +169,12 @@ def _walk_words(
         f"of the {read} tokens read so far, token {top} has the largest weight, {now[top]:.2f}."
     )
     listed = ", ".join(f"{w:.2f}" for w in now)
-    alt = f"Blocks of {block_size} slots in a row, with arrows in the order in which they are read: {order}. {table}. "
+    alt = f"Blocks of {block_size} slots in one row, with arrows in reading order: {order}. {table}. "
     return f"{alt}Below, the weights of tokens 0 to {read - 1}: {listed}.", summary
 
 
 def _jump(axes: Axes, number: int, start: float, end: float) -> None:
-    """A numbered arrow from block to block; the farther, the higher."""
+    """Draw a numbered arrow from block to block; the farther, the higher."""
     height = 0.3 + HEIGHT * abs(end - start)
     path = Path(
         [(start, 0.78), ((start + end) / 2, 0.78 + height), (end, 0.78)],
@@ -189,7 +189,7 @@ def _jump(axes: Axes, number: int, start: float, end: float) -> None:
 
 
 def _draw_slots(axes: Axes, block: int, logical: int | None, size: int, n: int, step: int) -> None:
-    """One block of the memory; what its slots are to this query shows in colour and hatching."""
+    """Draw one block of the memory; colour and hatching show the role of its slots for this query."""
     width = 0.84 / size
     for offset in range(size):
         colour, hatch = FAINT, ""

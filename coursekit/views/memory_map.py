@@ -1,10 +1,9 @@
-"""Pictures of a KV memory: who holds which slot, which slots hold a token, which are free.
+"""Pictures of a KV memory: the owner of each slot, and which slots hold a token or are free.
 
-A snapshot is the state of a pool at one moment, taken from the block tables that live on it. It is what every
-view draws from: here the memory at one moment, block by block, and the memory over time, one column a step; in
-`pool_view` and `table_view` the blocks with their names, and the tables that lead to them. Each view has a
-sentence that says the same in words. A held slot without a token has its owner's colour, paler, so that the waste
-is seen.
+A snapshot is the state of a pool at one moment, taken from the block tables on it. Every view draws from one: this file
+shows the memory at one moment, block by block, and the memory over time, one column per step; `pool.py` and `table.py`
+show named blocks, and the tables that lead to them. Each view has a sentence that says the same as the picture. A held
+slot without a token has a paler shade of its owner's colour, which makes the waste visible.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from coursekit.views.explore import controls
 from coursekit.views.style import FAINT, INK, PALETTE, Picture
 
 FREE = -1
-PALE = 0.72  # how far a held, empty slot's colour goes towards white
+PALE = 0.72  # how far the colour of a held, empty slot is mixed with white
 
 
 class AnyPool(Protocol):
-    """What a snapshot asks of a pool: the library's has it, and so has one that a lesson writes."""
+    """The interface of a pool: the library's pool has it, and so do the pools written in lessons."""
 
     num_blocks: int
     block_size: int
 
 
 class AnyTable(Protocol):
-    """What a snapshot asks of a block table."""
+    """The interface of a block table."""
 
     blocks: list[int]
     num_tokens: int
@@ -46,7 +45,7 @@ class Snapshot:
     """A pool at one moment.
 
     Attributes:
-        owner: [num_blocks, block_size] int: number of the sequence that holds the slot, or -1. A shared slot
+        owner: [num_blocks, block_size] int: index of the sequence that holds the slot, or -1. A shared slot
             shows the first of its holders.
         written: [num_blocks, block_size] bool: the slot holds a token.
         holders: [num_blocks] int: how many tables name the block.
@@ -64,26 +63,26 @@ class Snapshot:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of the pool."""
+        """Number of blocks in the pool."""
         return self.owner.shape[0]
 
     @property
     def block_size(self) -> int:
-        """Slots of a block."""
+        """Slots per block."""
         return self.owner.shape[1]
 
     @property
     def num_held(self) -> int:
-        """Slots that someone holds."""
+        """Number of slots held by a sequence."""
         return int((self.owner != FREE).sum())
 
     @property
     def num_written(self) -> int:
-        """Slots that hold a token."""
+        """Number of slots that hold a token."""
         return int(self.written.sum())
 
     def words(self) -> str:
-        """The snapshot in a sentence."""
+        """Describe the snapshot in one sentence."""
         total, held, written = self.owner.size, self.num_held, self.num_written
         shared = int((self.holders > 1).sum())
         extra = f", {shared} blocks are shared" if shared else ""
@@ -93,7 +92,7 @@ class Snapshot:
         )
 
     def holders_of(self, block: int) -> list[tuple[int, int]]:
-        """Who holds a block: (sequence, its logical block), in the order of the sequences."""
+        """The holders of a block: (sequence, its logical block), in the order of the sequences."""
         return [
             (number, logical)
             for number, blocks in self.tables.items()
@@ -102,13 +101,11 @@ class Snapshot:
         ]
 
     def block_words(self, block: int) -> str:
-        """One block in a sentence: who holds it, as which logical block, and how full it is."""
+        """Describe one block in a sentence: its holders, their logical block numbers, and how full it is."""
         slots = f"slots {block * self.block_size} to {(block + 1) * self.block_size - 1}"
         holders = self.holders_of(block)
         if not holders:
-            state = (
-                "nobody holds it, but the prefix cache can still find it" if self.cached[block] else "free"
-            )
+            state = "not held, but the prefix cache can still find it" if self.cached[block] else "free"
             return f"Block {block} ({slots}): {state}"
         who = " and ".join(f"{name_of(number)} as its logical block {logical}" for number, logical in holders)
         filled = int(self.written[block].sum())
@@ -122,7 +119,7 @@ def name_of(number: int) -> str:
 
 
 def take_snapshot(pool: AnyPool, tables: Mapping[int, AnyTable]) -> Snapshot:
-    """Look at a pool through the tables on it; the keys number the owners from 0."""
+    """Take a snapshot of a pool through the tables on it; the keys number the owners from 0."""
     owner = np.full((pool.num_blocks, pool.block_size), FREE)
     written = np.zeros((pool.num_blocks, pool.block_size), dtype=bool)
     holders = np.zeros(pool.num_blocks, dtype=int)
@@ -141,7 +138,7 @@ def take_snapshot(pool: AnyPool, tables: Mapping[int, AnyTable]) -> Snapshot:
 
 
 def draw_memory(axes: Axes, snapshot: Snapshot, blocks_per_row: int = 8) -> None:
-    """The memory at one moment: a row of blocks below the other, each a row of slots, ids at the left."""
+    """Draw the memory at one moment: one row of slots per row of blocks, ids at the left."""
     num_blocks, block_size = snapshot.owner.shape
     rows = -(-num_blocks // blocks_per_row)
     image = np.ones((rows, blocks_per_row * block_size, 3))
@@ -161,7 +158,7 @@ def draw_memory(axes: Axes, snapshot: Snapshot, blocks_per_row: int = 8) -> None
 
 
 def draw_memory_over_time(axes: Axes, snapshots: Sequence[Snapshot]) -> None:
-    """The memory over time: one column a step, slot 0 at the top."""
+    """Draw the memory over time: one column per step, slot 0 at the top."""
     columns = [slot_colours(s.owner, s.written).reshape(-1, 3) for s in snapshots]
     image = np.stack(columns, axis=1)
     axes.imshow(image, aspect="auto", interpolation="nearest", extent=(0, len(snapshots), len(image), 0))
@@ -171,7 +168,7 @@ def draw_memory_over_time(axes: Axes, snapshots: Sequence[Snapshot]) -> None:
 
 
 def step_slider(draw: Callable[[int], tuple[Figure, str]], num_steps: int, start: int = 0) -> widgets.VBox:
-    """A slider over steps 1 .. num_steps, and below it picture and words of the chosen step: `draw(step - 1)`."""
+    """Build a slider over steps 1 .. num_steps, with the picture and text of that step: `draw(step - 1)`."""
 
     def picture(step: int) -> Picture:
         fig, sentence = draw(step - 1)
@@ -181,16 +178,16 @@ def step_slider(draw: Callable[[int], tuple[Figure, str]], num_steps: int, start
 
 
 def legend_handles() -> list[Patch]:
-    """What the three kinds of slot look like, for any picture's legend."""
+    """Build the legend of the three kinds of slot."""
     return [
-        Patch(facecolor=PALETTE[0], edgecolor=INK, label="holds a token (a colour a request)"),
+        Patch(facecolor=PALETTE[0], edgecolor=INK, label="holds a token (one colour per request)"),
         Patch(facecolor=_pale(PALETTE[0]), edgecolor=INK, label="held, but empty"),
         Patch(facecolor="white", edgecolor=INK, label="free"),
     ]
 
 
 def slot_colours(owner: np.ndarray, written: np.ndarray) -> np.ndarray:
-    """RGB of every slot."""
+    """Return the RGB colour of every slot."""
     strong = np.array([to_rgb(c) for c in (*PALETTE, "#555555")])
     colours = np.ones((*owner.shape, 3))
     held = owner != FREE

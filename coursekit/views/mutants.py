@@ -1,4 +1,4 @@
-"""A function broken on purpose, and a table of which tests notice (chapter 3).
+"""Functions broken on purpose, and a table of the tests that notice (chapter 3).
 
 mutate(paged_decode, ("h // group", "h % num_kv_heads"))     the same function with this text replaced
 """
@@ -16,16 +16,16 @@ from coursekit.views.style import BLUE, INK, ORANGE, Picture, figure
 
 
 def mutate(function: Callable[..., Any], *changes: tuple[str, str]) -> Callable[..., Any]:
-    """The function with each (old, new) text of its source replaced; it sees the same globals.
+    """Return the function with each (old, new) text of its source replaced; it uses the same globals.
 
     Raises:
-        ValueError: an old text that is not in the source exactly once: the mutant would be none, or another one.
+        ValueError: an old text does not occur exactly once in the source, so the mutant would be unclear.
     """
     source = textwrap.dedent(inspect.getsource(function))
     for old, new in changes:
         if source.count(old) != 1:
             raise ValueError(
-                f"mutate: {old!r} stands {source.count(old)} times in {function.__name__}, it must stand there once"
+                f"mutate: {old!r} occurs {source.count(old)} times in {function.__name__}; it must occur once"
             )
         source = source.replace(old, new)
     made: dict[str, Any] = {}
@@ -35,10 +35,10 @@ def mutate(function: Callable[..., Any], *changes: tuple[str, str]) -> Callable[
 
 
 def mutant_table(caught: Mapping[str, Sequence[bool]], tests: Sequence[str]) -> Picture:
-    """A row for each mutant, a column for each test: caught, or passed.
+    """Draw one row per mutant and one column per test: caught, or passed.
 
     Args:
-        caught: mutant → whether each test noticed.
+        caught: mutant → whether each test noticed it.
     """
     fig, axes = figure(width=8, height=0.9 + 0.27 * len(caught))
     for row, (name, seen) in enumerate(caught.items()):

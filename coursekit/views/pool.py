@@ -1,9 +1,9 @@
-"""The blocks of a pool by name: who holds which, shared, cached, free, and the partial tail (chapters 2 and 4).
+"""The named blocks of a pool: holders, shared, cached and free blocks, and the partial tail (chapters 2 and 4).
 
-One box a block, its id above it, its slots from left to right, the names of its holders inside. A block is told apart
-by more than its colour: letters for holders, hatching for shared blocks, dots for cached ones.
+One box per block, with its id above it, its slots from left to right, and the names of its holders inside. Kinds of
+block differ by more than colour: letters for holders, hatching for shared blocks, dots for cached ones.
 
-From the same snapshot come the static map, a film of an allocation history, and a map whose blocks can be clicked.
+All views use the same snapshot: the static map, an allocation history step by step, and a map with clickable blocks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from coursekit.views.memory_map import AnyPool, AnyTable, Snapshot, name_of, slo
 from coursekit.views.style import FAINT, INK, PALETTE, PANEL, Picture, display_widget, figure
 
 SHARED, CACHED = "////", "...."
-MANY = 12  # blocks that stand in one row
+MANY = 12  # number of blocks in one row
 
 
 def pool_map(snapshot: Snapshot, title: str = "", selected: int | None = None, per_row: int = 8) -> Picture:
-    """The pool at one moment. `selected`: a block to frame; then the summary is about it."""
+    """Draw the pool at one moment. `selected` frames one block, and the summary is then about it."""
     rows = -(-snapshot.num_blocks // per_row)
     fig, axes = figure(width=8, height=1.05 + 0.62 * rows)
     draw_pool(axes, snapshot, selected, per_row)
@@ -36,7 +36,7 @@ def pool_map(snapshot: Snapshot, title: str = "", selected: int | None = None, p
 
 
 def draw_pool(axes: Axes, snapshot: Snapshot, selected: int | None = None, per_row: int = 8) -> None:
-    """Boxes in rows of `per_row`, block 0 at the upper left."""
+    """Draw boxes in rows of `per_row`, block 0 at the upper left."""
     colours = slot_colours(snapshot.owner, snapshot.written)
     for block in range(snapshot.num_blocks):
         row, column = divmod(block, per_row)
@@ -57,7 +57,7 @@ def draw_block(
     selected: bool = False,
     label: str | None = None,
 ) -> None:
-    """One block with its lower left corner at (x, y), 0.9 wide and 0.6 high, its id above it."""
+    """Draw one block with its lower left corner at (x, y), 0.9 wide and 0.6 high, its id above it."""
     width, size = 0.9, snapshot.block_size
     colours = (
         slot_colours(snapshot.owner[block : block + 1], snapshot.written[block : block + 1])[0]
@@ -91,7 +91,7 @@ def draw_block(
 
 
 def legend(snapshot: Snapshot) -> list[Patch]:
-    """Only the kinds of block that the snapshot has."""
+    """Build a legend of only the kinds of block in the snapshot."""
     pale = slot_colours(snapshot.owner[:1] * 0, snapshot.written[:1] & False)[0, 0]
     handles = [
         Patch(facecolor=PALETTE[0], edgecolor=INK, label="holds a token"),
@@ -101,17 +101,17 @@ def legend(snapshot: Snapshot) -> list[Patch]:
     if (snapshot.holders > 1).any():
         handles.append(Patch(facecolor=FAINT, edgecolor=INK, hatch=SHARED, label="shared"))
     if (snapshot.cached & (snapshot.holders == 0)).any():
-        handles.append(Patch(facecolor="white", edgecolor=INK, hatch=CACHED, label="free, still findable"))
+        handles.append(Patch(facecolor="white", edgecolor=INK, hatch=CACHED, label="free, still cached"))
     return handles
 
 
 class History:
-    """What happened to a pool, one snapshot after each event.
+    """The history of a pool, one snapshot after each event.
 
         history = History(pool, {0: a, 1: b})
         a.append(5); history.note("A gets 5 tokens")
 
-    The mapping of tables is read at each note, so sequences may come and go in it.
+    The mapping of tables is read at each note, so sequences may be added and removed.
     """
 
     def __init__(self, pool: AnyPool, tables: Mapping[int, AnyTable]) -> None:
@@ -121,17 +121,17 @@ class History:
         self.note("nothing is allocated")
 
     def note(self, event: str) -> None:
-        """Take a snapshot and say what led to it."""
+        """Take a snapshot and record the event that led to it."""
         self.events.append(event)
         self.snapshots.append(take_snapshot(self.pool, self.tables))
 
     def picture(self, step: int) -> Picture:
-        """The pool after an event; step 0 is the beginning."""
+        """Draw the pool after an event; step 0 is the start."""
         drawn = pool_map(self.snapshots[step], title=f"Step {step}: {self.events[step]}")
         return Picture(drawn.fig, drawn.alt, f"After step {step} ({self.events[step]}): {drawn.summary}")
 
     def explore(self, start: int) -> None:
-        """The picture of one step, and a slider over all of them."""
+        """Show the picture of one step, and a slider over all of them."""
         explore(
             self.picture,
             f"a slider over the {len(self.events)} steps of this history",
@@ -141,14 +141,16 @@ class History:
 
 
 def pick_block(snapshot: Snapshot, selected: int, title: str = "") -> None:
-    """The map with one block framed, and below it the blocks as buttons: a click says who holds the block."""
+    """Show the map with one block framed, and below it the blocks as buttons: a click shows the block's holders."""
     pool_map(snapshot, title, selected).show()
-    text = f"a button for each block that says who holds it; the picture above shows block {selected} chosen"
+    text = (
+        f"a button for each block that shows its holders; in the picture above, block {selected} is selected"
+    )
     display_widget(block_buttons(snapshot, selected, title), text)
 
 
 def block_buttons(snapshot: Snapshot, selected: int, title: str = "", per_row: int = 8) -> widgets.VBox:
-    """Buttons in the order and the colours of the map; the clicked block is framed and told in words."""
+    """Build buttons in the order and colours of the map; the clicked block is framed and described."""
     frame = PictureFrame()
     colours = slot_colours(snapshot.owner[:, :1], snapshot.written[:, :1])[:, 0]
     buttons = [_button(snapshot, block, to_hex(colours[block])) for block in range(snapshot.num_blocks)]
@@ -182,7 +184,7 @@ def _is_dark(colour: str) -> bool:
 
 
 def _all_blocks(snapshot: Snapshot) -> str:
-    """Every block in words: by holder, then the cached and the free ones."""
+    """Describe every block: by holder, then the cached and the free ones."""
     parts: list[str] = []
     for number, blocks in snapshot.tables.items():
         if blocks:
@@ -193,7 +195,7 @@ def _all_blocks(snapshot: Snapshot) -> str:
     free = [block for block in unheld if not snapshot.cached[block]]
     shared = [block for block in range(snapshot.num_blocks) if snapshot.holders[block] > 1]
     parts += [f"shared: {_ids(shared)}"] if shared else []
-    parts += [f"free but findable by the prefix cache: {_ids(cached)}"] if cached else []
+    parts += [f"free but still in the prefix cache: {_ids(cached)}"] if cached else []
     parts += [f"free: {_ids(free)}"] if free else ["no block is free"]
     return f"A map of {snapshot.num_blocks} blocks of {snapshot.block_size} slots. " + "; ".join(parts)
 

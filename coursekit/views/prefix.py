@@ -1,4 +1,4 @@
-"""The tree of prefixes, cut into blocks and as a radix tree; two threads that update one count (chapter 4)."""
+"""The tree of prefixes, as blocks and as a radix tree; two threads that update one count (chapter 4)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Words = Sequence[str]
 
 @dataclass
 class Node:
-    """A run of tokens, and the runs that continue it. `users` are the prompts that pass through."""
+    """A run of tokens, and the runs that continue it. `users` are the prompts that pass through it."""
 
     tokens: tuple[str, ...]
     users: list[str] = field(default_factory=list)
     children: list[Node] = field(default_factory=list)
 
     def all(self) -> Iterator[Node]:
-        """This node and all below it."""
+        """Yield this node and all nodes below it."""
         yield self
         for child in self.children:
             yield from child.all()
 
 
 def chain_tree(prompts: Mapping[str, Words], block_size: int) -> Node:
-    """The prompts' full blocks as a prefix cache files them: a node is a block."""
+    """Build the tree of the prompts' full blocks, as in a prefix cache: one node per block."""
     root = Node(())
     for name, words in prompts.items():
         node = root
@@ -40,7 +40,7 @@ def chain_tree(prompts: Mapping[str, Words], block_size: int) -> Node:
 
 
 def radix_tree(prompts: Mapping[str, Words]) -> Node:
-    """The prompts as a radix tree files them: a node is the longest run of tokens without a branch."""
+    """Build the radix tree of the prompts: a node is the longest run of tokens without a branch."""
     root = Node(())
     for name, words in prompts.items():
         node = root
@@ -59,7 +59,7 @@ def _step(node: Node, tokens: tuple[str, ...]) -> Node:
 
 
 def _merge(node: Node) -> Node:
-    """Join each node with its only child, as long as the same prompts pass through both."""
+    """Merge each node with its only child, as long as the same prompts pass through both."""
     tokens, children = node.tokens, node.children
     while node.tokens and len(children) == 1 and children[0].users == node.users:
         tokens, children = tokens + children[0].tokens, children[0].children
@@ -67,7 +67,7 @@ def _merge(node: Node) -> Node:
 
 
 def two_trees(texts: Mapping[str, str], block_size: int) -> Picture:
-    """The same prompts filed in blocks, and in a radix tree. Each word of a text is a token."""
+    """Draw the same prompts stored in blocks, and in a radix tree. Each word of a text is a token."""
     prompts = {name: text.split() for name, text in texts.items()}
     trees = {
         f"Chained blocks of {block_size}": chain_tree(prompts, block_size),
@@ -80,7 +80,7 @@ def two_trees(texts: Mapping[str, str], block_size: int) -> Picture:
         right = max(right, _draw_node(axes, tree, 0.0, 0.0))
         axes.axis("off")
         axes.set_title(title)
-    for axes, height in zip((upper, lower), heights, strict=True):  # one scale for both
+    for axes, height in zip((upper, lower), heights, strict=True):  # the same scale for both
         axes.set_xlim(-0.1, right + 0.2)
         axes.set_ylim(0.75 - height, 0.75)
     filed = {title: sum(len(node.tokens) for node in tree.all()) for title, tree in trees.items()}
@@ -94,7 +94,7 @@ def two_trees(texts: Mapping[str, str], block_size: int) -> Picture:
     return Picture(
         fig,
         alt=f"Two trees of the prompts {', '.join(prompts)}. {'. '.join(said)}.",
-        summary=f"Tokens that are filed once and used by several prompts: {counts}.",
+        summary=f"Tokens stored once and used by several prompts: {counts}.",
     )
 
 
@@ -107,7 +107,7 @@ def _leaves(node: Node) -> int:
 
 
 def _draw_node(axes: Axes, node: Node, x: float, top: float) -> float:
-    """Draws a node and what is below it; `top` is the height of its first leaf. Returns the rightmost place used."""
+    """Draw a node and the nodes below it; `top` is the height of its first leaf. Return the rightmost place used."""
     y = top - (_leaves(node) - 1) / 2
     text = " ".join(node.tokens) if node.tokens else "root"
     width = 0.16 * len(text) + 0.4
@@ -134,7 +134,7 @@ def _draw_node(axes: Axes, node: Node, x: float, top: float) -> float:
 
 @dataclass(frozen=True)
 class Moment:
-    """One thing that one thread does: "read", "write" or "wait", with the number read or written."""
+    """One action of one thread: "read", "write" or "wait", with the number read or written."""
 
     thread: int
     action: str
@@ -142,7 +142,7 @@ class Moment:
 
 
 def race(moments: Sequence[Moment], start: int, title: str) -> Picture:
-    """Two threads from left to right, and between them the count in memory after each moment."""
+    """Draw two threads from left to right, and between them the count in memory after each moment."""
     fig, axes = figure(width=8.5, height=2.5)
     places = {0: 1.0, 1: -1.0}
     colours = {"read": SKY, "write": ORANGE, "wait": FAINT}
@@ -177,6 +177,6 @@ def race(moments: Sequence[Moment], start: int, title: str) -> Picture:
     writes = sum(moment.action == "write" for moment in moments)
     return Picture(
         fig,
-        alt=f"Two threads and one count that is {start} at first: {', '.join(said)}. The count is {count} at the end.",
-        summary=f"{title}: {writes} holders came, the count rose by {count - start}.",
+        alt=f"Two threads and one count that starts at {start}: {', '.join(said)}. The count is {count} at the end.",
+        summary=f"{title}: {writes} holders were added, and the count rose by {count - start}.",
     )

@@ -1,7 +1,7 @@
-"""A rubric to score oneself with: a table that can be read anywhere, and with a kernel boxes to tick (chapter 8).
+"""A rubric for scoring your own answer: a table, and boxes to tick in a running notebook (chapter 10).
 
-Each point can be ticked or not without doubt, and says what it is worth. What must hold: the table and the boxes show
-the same points in the same order; the sum is of what is ticked.
+Each point is either met or not, without doubt, and shows its worth. Invariants: the table and the boxes show the same
+points in the same order; the sum covers the ticked points.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from IPython.display import display
 
 from coursekit.views.style import display_widget
 
-STRONG, SOUND = 0.8, 0.5  # shares of all points
+STRONG, SOUND = 0.8, 0.5  # fractions of all points
 
 
 def rubric(points: Sequence[tuple[int, str]]) -> None:
-    """Show (points, what the answer must have said) as a table, and below it the same as boxes that add up.
+    """Show (points, what the answer must say) as a table, and below it the same as boxes with a sum.
 
     Raises:
-        ValueError: no points, or one that is worth nothing.
+        ValueError: there are no points, or one is worth nothing.
     """
     if not points or min(worth for worth, _ in points) < 1:
-        raise ValueError("rubric: every point must be worth 1 or more, and there must be one")
+        raise ValueError("rubric: there must be at least one point, each worth 1 or more")
     total = sum(worth for worth, _ in points)
     rows = "\n".join(f"| {worth} | {text.replace('|', chr(92) + '|')} |" for worth, text in points)
     head = f"| points of {total} | your answer … |\n|---|---|\n"
@@ -33,7 +33,7 @@ def rubric(points: Sequence[tuple[int, str]]) -> None:
 
 
 def boxes(points: Sequence[tuple[int, str]]) -> widgets.VBox:
-    """A box for each point, and the sum of those that are ticked."""
+    """Build a box for each point, and the sum of the ticked ones."""
     total = sum(worth for worth, _ in points)
     ticks = [
         widgets.Checkbox(
@@ -56,9 +56,9 @@ def boxes(points: Sequence[tuple[int, str]]) -> widgets.VBox:
 
 
 def verdict(earned: int, total: int) -> str:
-    """A score in words."""
+    """Describe a score."""
     if not earned:
-        return "tick what your answer said"
+        return "tick the points that your answer made"
     if earned >= STRONG * total:
         return "strong"
     return "sound, with gaps" if earned >= SOUND * total else "read the solution, and try again tomorrow"

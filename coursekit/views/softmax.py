@@ -1,4 +1,4 @@
-"""The two accumulators of a softmax that runs block by block (chapter 3)."""
+"""The two accumulators of a softmax computed block by block (chapter 3)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from coursekit.views.style import BLUE, INK, ORANGE, PANEL, VERMILION, Picture, 
 
 @dataclass(frozen=True)
 class SoftmaxStep:
-    """A running softmax after one block. `acc` is one number of the accumulator, the same in every step.
+    """A running softmax after one block. `acc` is one element of the accumulator, the same one in every step.
 
     Attributes:
         scores: the block's scores.
         top, total, acc: the state afterwards.
-        rescale: what the old total and the old acc were multiplied by.
+        rescale: the factor applied to the old total and the old acc.
     """
 
     scores: tuple[float, ...]
@@ -30,7 +30,7 @@ class SoftmaxStep:
 
 
 def accumulators(steps: Sequence[SoftmaxStep], exact: float, title: str = "") -> Picture:
-    """Scores with the running maximum; `total` and `acc`, carried over and added by the block; their quotient.
+    """Draw the scores with the running maximum; `total` and `acc`, carried over and added; their quotient.
 
     Args:
         exact: the attention over all blocks, which the quotient must reach.
@@ -106,7 +106,7 @@ def _draw_sum(axes: Axes, sums: Sequence[float], steps: Sequence[SoftmaxStep], t
     for i, (value, step) in enumerate(zip(sums, steps, strict=True)):
         carried = before * step.rescale
         style: dict[str, Any] = {"width": 0.34, "edgecolor": INK, "linewidth": 0.7}
-        # Side by side, not stacked: a part may be negative.
+        # Next to each other, not stacked: a part may be negative.
         axes.bar(i - 0.18, carried, color=BLUE, **style)
         axes.bar(i + 0.18, value - carried, color=ORANGE, hatch="///", **style)
         if i and step.rescale < 1:

@@ -1,7 +1,7 @@
-"""What lessons call to show the code that runs: `show_source(BlockPool.allocate)`.
+"""Display of the code that runs, for lessons: `show_source(BlockPool.allocate)`.
 
-A lesson never holds a copy of the library's code. It prints the source from the file that was imported,
-with the file's place in the repository, so lesson and library cannot drift apart.
+A lesson never holds a copy of the library's code. It prints the source of the imported module, with its path in the
+repository, so lesson and library cannot drift apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from IPython.display import display
 
 
 def source_of(thing: Any) -> tuple[str, str, int]:
-    """`(code, file, first line)` of a function, method, property, class or module."""
+    """Return `(code, file, first line)` of a function, method, property, class or module."""
     plain = _plain(thing)
     if not (inspect.isfunction(plain) or inspect.isclass(plain) or inspect.ismodule(plain)):
         raise TypeError(f"show_source takes a function, method, property, class or module, not {thing!r}")
@@ -29,7 +29,7 @@ def source_of(thing: Any) -> tuple[str, str, int]:
 
 
 def show_source(*things: Any) -> None:
-    """Shows the source of each function, method, property, class or module, as it stands in its file."""
+    """Show the source of each function, method, property, class or module, unchanged from its file."""
     for thing in things:
         code, file, first = source_of(thing)
         last = first + len(code.splitlines()) - 1
@@ -40,7 +40,7 @@ def show_source(*things: Any) -> None:
 
 
 def _plain(thing: Any) -> Any:
-    """The Python function or class inside a method, a property or a compiled function (numba, Triton)."""
+    """Return the Python function or class inside a method, a property or a compiled function (numba, Triton)."""
     if isinstance(thing, property):
         thing = thing.fget
     for inner in ("__func__", "py_func", "fn"):
@@ -50,7 +50,7 @@ def _plain(thing: Any) -> Any:
 
 
 def _place(thing: Any) -> str:
-    """The file as the repository names it: from the folder that holds the top package, never absolute."""
+    """Return the file's path in the repository: from the top package's folder, never absolute."""
     file = Path(inspect.getsourcefile(thing) or "?")
     name = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
     if name == "__main__":

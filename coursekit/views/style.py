@@ -1,9 +1,8 @@
-"""How the lessons show pictures and widgets: one style, and text for everyone who does not see the picture.
+"""The style of pictures and widgets in lessons, with text for readers who do not see the picture.
 
-Every picture has alt text, a line that says what it shows, and its own light panel with round corners, so
-it reads on a light and on a dark page. Colours are Okabe and Ito's (Color Universal Design, 2008), which
-colour-blind readers can tell apart. What must hold: the same data give the same bytes, and nothing is
-shown without its words.
+Every picture has alt text, a one-line summary, and its own light panel with round corners, so it reads on a light
+and on a dark page. Colours are Okabe and Ito's (Color Universal Design, 2008), which colour-blind readers can
+distinguish. Invariants: the same data give the same bytes, and no picture is shown without its text.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from PIL import Image
 
-# Okabe and Ito's palette, in the order in which lines and bars take it, and two neutral tones.
+# Okabe and Ito's palette, in the order in which lines and bars use it, and two neutral tones.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW = "#56B4E9", "#CC79A7", "#F0E442"
 INK, PANEL, FAINT = "#222222", "#FBFBF8", "#D9D9D4"
 PALETTE = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW)
 
-DPI = 144  # rendered; shown at 96 to the inch, so that a picture is sharp on a fine screen
+DPI = 144  # rendered; shown at 96 dpi, so that a picture is sharp on a high-resolution screen
 STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
     "figure.constrained_layout.h_pad": 0.14,
@@ -63,14 +62,14 @@ STYLE: dict[Any, Any] = {
 
 
 def use_style() -> None:
-    """Sets the course's style for everything matplotlib draws from here on."""
+    """Set the course's style for all later matplotlib figures."""
     mpl.rcParams.update(STYLE)
 
 
 def figure(
     rows: int = 1, columns: int = 1, *, width: float = 7.5, height: float = 3.0, **subplots: Any
 ) -> tuple[Figure, Any]:
-    """A figure in the course's style (inches) and its axes: one, or an array as from `plt.subplots`."""
+    """Return a figure in the course's style (inches) and its axes: one, or an array as from `plt.subplots`."""
     use_style()
     fig = Figure(figsize=(width, height))
     return fig, fig.subplots(rows, columns, **subplots)
@@ -78,11 +77,11 @@ def figure(
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure and its words, made together by one function, so that neither is shown without the other.
+    """A figure and its text, made together by one function, so that neither is shown without the other.
 
     Attributes:
-        alt: what is drawn, with the figures that matter, for someone who does not see it.
-        summary: one line for everyone: what one should see in it.
+        alt: a description of the picture, with the figures that matter, for readers who do not see it.
+        summary: one line for everyone: the main thing to see in it.
     """
 
     fig: Figure
@@ -90,19 +89,19 @@ class Picture:
     summary: str
 
     def show(self) -> None:
-        """Show it as it stands. `coursekit.views.explore` adds controls."""
+        """Show the picture without controls. `coursekit.views.explore` adds controls."""
         display_figure(self.fig, alt=self.alt, summary=self.summary)
 
 
 def display_figure(fig: Figure, *, alt: str, summary: str) -> None:
-    """Shows `fig` with its words.
+    """Show `fig` with its text.
 
-    `alt` describes the picture to a reader who does not see it (what is drawn, and the figures that matter).
-    `summary` is one line for everyone: what one should see in it. nbval compares both, but not the pixels.
+    `alt` describes the picture, with the figures that matter, for readers who do not see it. `summary` is one line
+    for everyone: the main thing to see in it. nbval compares both, but not the pixels.
     """
     for name, words in (("alt", alt), ("summary", summary)):
         if not words.strip():
-            raise ValueError(f"display_figure: {name} is empty; say in words what the picture shows")
+            raise ValueError(f"display_figure: {name} is empty; describe what the picture shows")
     width, height = fig.get_size_inches()
     data = {"image/png": to_png(fig), "text/plain": f"[Picture: {alt}]"}
     size = {"alt": alt, "width": round(width * 96), "height": round(height * 96)}
@@ -112,7 +111,7 @@ def display_figure(fig: Figure, *, alt: str, summary: str) -> None:
 
 
 def to_png(fig: Figure) -> bytes:
-    """The picture on its panel, the same bytes every time."""
+    """Render the picture on its panel, with the same bytes every time."""
     width, height = (float(inches) for inches in fig.get_size_inches())
     panel = FancyBboxPatch(
         (0.02, 0.02),
@@ -134,10 +133,10 @@ def to_png(fig: Figure) -> bytes:
 
 
 def _with_palette(picture: io.BytesIO) -> bytes:
-    """The same picture with 256 colours, in a quarter of the bytes. Transparency stays, outside the panel."""
+    """Reduce the picture to 256 colours and a quarter of the bytes. Transparency outside the panel is kept."""
     reduced = Image.open(picture).quantize(256, method=Image.Quantize.FASTOCTREE)
     colours = reduced.getpalette("RGBA") or []
-    # The method averages nearly opaque colours to 254 of 255; the panel is opaque.
+    # The quantizer averages nearly opaque colours to 254 of 255; the panel must be opaque.
     colours[3::4] = [255 if alpha > 250 else alpha for alpha in colours[3::4]]
     reduced.putpalette(colours, "RGBA")
     small = io.BytesIO()
@@ -146,20 +145,20 @@ def _with_palette(picture: io.BytesIO) -> bytes:
 
 
 def label_bar(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
-    """A label in the middle of a coloured bar, on a light ground so that it reads on every colour."""
+    """Put a label in the middle of a coloured bar, on a light background so that it is readable on every colour."""
     ground = {"boxstyle": "round,pad=0.15", "facecolor": PANEL, "edgecolor": "none", "alpha": 0.85}
     axes.text(x, y, text, ha="center", va="center", bbox=ground, **{"fontsize": 10, **style})
 
 
 def display_widget(widget: Any, text: str) -> None:
-    """Shows an ipywidget; `text` stands in its place where no kernel runs, as in a page that is only read.
+    """Show an ipywidget; `text` replaces it where no notebook kernel runs, as on a static page.
 
-    Put the static picture of the same thing beside it with `display_figure`.
+    Show a static picture of the same thing next to it with `display_figure`.
     """
     if not text.strip():
         raise ValueError(
             "display_widget: text is empty; say what the view shows and where its static picture is"
         )
     data = dict(widget._repr_mimebundle_())
-    data["text/plain"] = f"[Interactive, needs a running kernel: {text}]"
+    data["text/plain"] = f"[Interactive, needs a running notebook kernel: {text}]"
     display(data, raw=True)

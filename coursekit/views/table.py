@@ -12,12 +12,12 @@ from coursekit.views.memory_map import Snapshot, name_of
 from coursekit.views.pool import draw_block, legend
 from coursekit.views.style import BLUE, FAINT, INK, ORANGE, PALETTE, PANEL, Picture, figure
 
-MOST_DRAWN = 20  # physical blocks; of a larger pool only those that a table names
+MOST_DRAWN = 20  # physical blocks; in a larger pool only blocks that a table names are drawn
 GAP = 0.8
 
 
 def draw_tables(snapshot: Snapshot, title: str = "") -> Picture:
-    """Above, each sequence's logical blocks in order; below, the physical blocks in memory; arrows between."""
+    """Draw each sequence's logical blocks in order above, the physical blocks in memory below, arrows between."""
     shown = _shown_blocks(snapshot)
     places, width = _places(shown)
     logical = sum(len(blocks) for blocks in snapshot.tables.values())
@@ -80,11 +80,11 @@ def address(
     bytes_per_token: int = 0,
     num_tokens: int | None = None,
 ) -> Picture:
-    """The way of one token: divide, look up, multiply, add. One picture from the request to the bytes.
+    """Draw one token's path: divide, look up, multiply, add. One picture from the request to the bytes.
 
     Args:
         blocks: the block table.
-        bytes_per_token: of one layer's keys (values lie in a second array of the same form); 0: leave bytes out.
+        bytes_per_token: of one layer's keys (values are in a second array of the same form); 0: leave bytes out.
         num_tokens: tokens of the sequence; default: all its blocks are full.
 
     Raises:
@@ -143,7 +143,7 @@ def address(
 def _stage(
     axes: Axes, x: float, name: str, value: str, small: str, y: float = 0, width: float | None = None
 ) -> None:
-    """One station of the way: its name above the box, what it is, and how it came about."""
+    """Draw one station of the path: its name above the box, its content, and its origin."""
     width = width or (2.0 if name == "logical" else 1.5)
     axes.add_patch(Rectangle((x, y - 0.55), width, 1.1, facecolor="white", edgecolor=INK))
     if y == 0:
@@ -156,7 +156,7 @@ def _stage(
 
 
 def _table(axes: Axes, x: float, blocks: Sequence[int], chosen: int) -> None:
-    """A window of the block table around the chosen entry."""
+    """Draw a window of the block table around the chosen entry."""
     first = max(0, min(chosen - 1, len(blocks) - 3))
     window = range(first, min(len(blocks), first + 3))
     axes.text(x + 0.62, 1.05, "block table", ha="center", va="bottom", fontsize=10)
@@ -204,7 +204,7 @@ def _shown_blocks(snapshot: Snapshot) -> list[int]:
 
 
 def _places(shown: Sequence[int]) -> tuple[dict[int, float], float]:
-    """Where each physical block stands, with a gap where ids are left out; and the width of all."""
+    """Return the place of each physical block, with a gap where ids are left out, and the total width."""
     places, x = {}, 0.0
     for i, block in enumerate(shown):
         if i and block != shown[i - 1] + 1:

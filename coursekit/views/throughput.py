@@ -1,8 +1,8 @@
-"""The serving benchmark as pictures (chapter 7): throughput by workload and server, and where a step's time goes.
+"""Pictures of the serving benchmark (chapter 7): throughput by workload and server, and the parts of a step.
 
-`bench serve --output` writes a JSON file; `serving` draws it. What the picture says of the machine stands in the file,
-so a picture cannot be taken for a measurement of another machine. What must hold: every figure in the words comes from
-the file, and each dtype has a panel of its own on the same scale.
+`bench serve --output` writes a JSON file; `serving` draws it. The file also describes the machine, so a picture
+cannot be mistaken for a measurement of another one. Invariants: every figure in the text comes from the file, and
+each dtype has its own panel on the same scale.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ PARTS = {
 
 
 def serving(result: Mapping[str, Any]) -> Picture:
-    """A recorded run of `bench serve`: throughput above, the parts of a decode step below if they were recorded.
+    """Draw a recorded run of `bench serve`: throughput above, and below the parts of a decode step if recorded.
 
     Raises:
-        ValueError: a file without rows, or with a server or a part that this view does not know.
+        ValueError: the file has no rows, or has a server or a part that this view does not know.
     """
     rows, profiles = result.get("rows", []), result.get("profiles", [])
     if not rows:
@@ -52,7 +52,7 @@ def serving(result: Mapping[str, Any]) -> Picture:
         draw_throughput(axes, [row for row in rows if row["dtype"] == dtype], workloads)
         axes.set_ylim(0, top)
         axes.set_title(dtype)
-    panels[0].set_ylabel("new tokens a second")
+    panels[0].set_ylabel("new tokens per second")
     if profiles:
         draw_steps(fig.add_subplot(grid[1, :]), profiles)
     machine = about(result)
@@ -76,7 +76,7 @@ def serving(result: Mapping[str, Any]) -> Picture:
 
 
 def draw_throughput(axes: Axes, rows: Sequence[Mapping[str, Any]], workloads: Sequence[str]) -> None:
-    """Bars of one dtype: a group a workload, a bar a server, a line from the slowest to the fastest round."""
+    """Draw the bars of one dtype: a group per workload, a bar per server, a line from slowest to fastest round."""
     servers = [server for server in SERVERS if any(row["server"] == server for row in rows)]
     width = 0.8 / len(servers)
     for k, server in enumerate(servers):
@@ -98,7 +98,7 @@ def draw_throughput(axes: Axes, rows: Sequence[Mapping[str, Any]], workloads: Se
 
 
 def step_bars(profiles: Sequence[Mapping[str, Any]]) -> Picture:
-    """Where the time of a decode step goes, one bar for each profile, and the limit of its matrix products."""
+    """Draw the time of a decode step's parts, one bar per profile, and the limit set by its matmuls."""
     if not profiles:
         raise ValueError("step_bars: there is no profile to draw")
     fig, axes = figure(width=9, height=1.5 + 0.5 * len(profiles))
@@ -107,12 +107,12 @@ def step_bars(profiles: Sequence[Mapping[str, Any]]) -> Picture:
     return Picture(
         fig,
         alt=" ".join(_said(profile) for profile in profiles),
-        summary=f"Most of a decode step is {lead}; the dashed line is the time of the matrix products alone.",
+        summary=f"Most of a decode step is {lead}; the dashed line is the time of the matmuls alone.",
     )
 
 
 def draw_steps(axes: Axes, profiles: Sequence[Mapping[str, Any]]) -> None:
-    """Stacked bars in milliseconds; a dashed line over each bar marks its matrix products alone."""
+    """Draw stacked bars in milliseconds; a dashed line over each bar marks the time of its matmuls alone."""
     for profile in profiles:
         if unknown := sorted(set(profile["parts"]) - set(PARTS)):
             raise ValueError(f"unknown part {unknown[0]!r} of a step; known are {', '.join(PARTS)}")
@@ -135,13 +135,13 @@ def draw_steps(axes: Axes, profiles: Sequence[Mapping[str, Any]]) -> None:
     axes.set_xlabel(f"milliseconds of a decode step of {profiles[0]['num_seqs']} sequences")
     handles = [Patch(facecolor=c, hatch=h, edgecolor="white", label=part) for part, (c, h) in PARTS.items()]
     [limit] = axes.plot(
-        [], [], color=INK, linewidth=1.8, linestyle=(0, (3, 1.5)), label="products alone: the limit"
+        [], [], color=INK, linewidth=1.8, linestyle=(0, (3, 1.5)), label="matmuls alone: the limit"
     )
     axes.legend(handles=[*handles, limit], loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5, fontsize=9)
 
 
 def about(result: Mapping[str, Any]) -> str:
-    """The machine, the versions and how the run was made, in one line."""
+    """Describe the machine, the versions and the settings of the run, in one line."""
     rounds = result["rounds"]
     how = f"{rounds} rounds, medians" if rounds > 1 else "1 round"
     if result.get("quick"):
@@ -159,12 +159,12 @@ def _said(profile: Mapping[str, Any]) -> str:
     )
     return (
         f"A decode step of {profile['num_seqs']} sequences in {profile['dtype']} with {profile['how']} takes "
-        f"{whole:.0f} ms: {parts}; the products alone take {profile['limit']:.0f} ms."
+        f"{whole:.0f} ms: {parts}; the matmuls alone take {profile['limit']:.0f} ms."
     )
 
 
 def _gain(rows: Sequence[Mapping[str, Any]], dtypes: Sequence[str]) -> str:
-    """How many times as fast ours is as the faster of the others, over the workloads of each dtype."""
+    """Return our speedup over the faster of the others, over the workloads of each dtype."""
     parts = []
     for dtype in dtypes:
         speed: dict[str, dict[str, float]] = {}
@@ -178,5 +178,5 @@ def _gain(rows: Sequence[Mapping[str, Any]], dtypes: Sequence[str]) -> str:
         ]
         if gains:
             low, high, middle = min(gains), max(gains), float(np.median(gains))
-            parts.append(f"{dtype}: {low:.1f} to {high:.1f} times, median {middle:.1f}")
-    return f"Ours against the faster of transformers' two ways: {'; '.join(parts) or 'not measured'}."
+            parts.append(f"{dtype}: {low:.1f}× to {high:.1f}×, median {middle:.1f}×")
+    return f"Our speedup over the faster of transformers' two modes: {'; '.join(parts) or 'not measured'}."

@@ -1,14 +1,14 @@
-"""Who runs in which step: a row for each request, a box for each step, and the pool below (chapter 6).
+"""The requests that run in each step: one row per request, one box per step, and the pool below (chapter 6).
 
-A `Timeline` is noted step by step, from a scheduler alone or from the whole engine:
+A `Timeline` is recorded step by step, from a scheduler alone or from the whole engine:
 
     timeline = Timeline(llm.scheduler)
     while llm.scheduler.has_work:
         timeline.note(llm.step())
 
-What a request did is told apart by colour, by hatching and by a sign: tokens that are computed a second time, after a
-preemption, have a kind of their own. What must hold: one note a step, after the step's tokens were taken; the picture
-of all steps and the picture with one step framed differ in the frame alone.
+Colour, hatching and a sign show what a request did: tokens that are recomputed after a preemption have their own
+kind of box. Invariants: one note per step, after the step's tokens were taken; the picture of all steps and the
+picture with one step framed differ only in the frame.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from paged_ref.scheduling.request import Request, Sequence, Status
 from paged_ref.scheduling.scheduler import Scheduler
 from paged_ref.scheduling.step import Step
 
-# Kind of box: colour, hatching, what the legend says.
+# Kind of box: colour, hatching, text in the legend.
 KINDS = {
     "prefill": (ORANGE, "", "prefill (tokens)"),
     "decode": (BLUE, "", "decode"),
-    "again": (VERMILION, "////", "computed again (tokens)"),
-    "back": (SKY, "....", "decode, back from the host"),
+    "again": (VERMILION, "////", "recomputed (tokens)"),
+    "back": (SKY, "....", "decode, swapped in"),
     "preempted": (PANEL, "", "preempted"),
     "waiting": (PANEL, "", "waits"),
     "swapped": (PANEL, "", "waits, blocks on the host"),
 }
-# Who waits has no box, but a line.
+# Waiting requests have no box, but a line.
 LINES: dict[str, dict[str, Any]] = {
     "waiting": {"color": "#8A8A85", "linestyle": ":", "linewidth": 1.4},
     "swapped": {"color": "#8A8A85", "linestyle": "-", "linewidth": 3.0},
@@ -49,7 +49,7 @@ LINES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Box:
-    """What one request did in one step, and how many tokens were computed for it."""
+    """One request's work in one step, and the number of tokens computed for it."""
 
     kind: str
     tokens: int = 0
@@ -57,7 +57,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Moment:
-    """One step: what each request did, the blocks held at its end, and the second at which it ended."""
+    """One step: the work of each request, the blocks held at its end, and the second at which it ended."""
 
     boxes: dict[int, Box]
     used: int
@@ -65,12 +65,12 @@ class Moment:
 
 
 class Timeline:
-    """The steps of a scheduler, as they are noted. Requests are named A, B, C, … as they appear.
+    """The recorded steps of a scheduler. Requests are named A, B, C, … in the order in which they appear.
 
     Attributes:
         requests: in the order of arrival.
-        moments: one a step.
-        tokens: for each request, the seconds at which it got its tokens.
+        moments: one per step.
+        tokens: for each request, the times in seconds at which it got its tokens.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -78,11 +78,11 @@ class Timeline:
         self.requests: list[Request] = []
         self.moments: list[Moment] = []
         self.tokens: list[list[float]] = []
-        self._computed: dict[Sequence, int] = {}  # the most that was ever computed of each
-        self._known: dict[Sequence, int] = {}  # new tokens seen so far
+        self._computed: dict[Sequence, int] = {}  # the highest number of computed tokens of each
+        self._known: dict[Sequence, int] = {}  # number of new tokens seen so far
 
     def note(self, step: Step, seconds: float = 1.0) -> None:
-        """A step that took so many seconds; call it after the step's tokens were taken."""
+        """Record a step that took this many seconds; call it after the step's tokens were taken."""
         waiting = self.scheduler.waiting
         chunks = [chunk.request for chunk in step.chunks]
         self._meet([*chunks, *step.preempted, *self.scheduler.running, *waiting])
@@ -114,11 +114,11 @@ class Timeline:
             return "again"
         return "prefill" if start < sequence.num_prompt_tokens else "back" if back else "decode"
 
-    # ---- what was noted, in numbers and words
+    # ---- the recorded steps, in numbers and text
 
     @property
     def preemptions(self) -> list[tuple[int, int]]:
-        """(step, request) of each, steps counted from 1."""
+        """(step, request) of each preemption, with steps counted from 1."""
         return [
             (number, request)
             for number, moment in enumerate(self.moments, 1)
@@ -127,16 +127,16 @@ class Timeline:
         ]
 
     def gaps(self, request: int) -> list[float]:
-        """Seconds between each token of a request and its next: the inter-token latency."""
+        """Seconds between consecutive tokens of a request: the inter-token latency."""
         times = self.tokens[request]
         return [after - before for before, after in pairwise(times)]
 
     def words(self, step: int) -> str:
-        """One step, counted from 1, in a sentence."""
+        """Describe one step, counted from 1, in a sentence."""
         moment = self.moments[step - 1]
         said = {
             "decode": ("decodes", "decode"),
-            "back": ("comes back from the host and decodes", "come back from the host and decode"),
+            "back": ("is swapped in and decodes", "are swapped in and decode"),
             "preempted": ("is preempted", "are preempted"),
             "waiting": ("waits", "wait"),
             "swapped": ("waits, its blocks on the host", "wait, their blocks on the host"),
@@ -145,7 +145,7 @@ class Timeline:
         for kind in KINDS:
             who = {request: box for request, box in sorted(moment.boxes.items()) if box.kind == kind}
             if kind in ("prefill", "again") and who:
-                verb = "prefills" if kind == "prefill" else "computes again"
+                verb = "prefills" if kind == "prefill" else "recomputes"
                 parts += [f"{name_of(r)} {verb} {box.tokens} tokens" for r, box in who.items()]
             elif who:
                 parts.append(f"{', '.join(map(name_of, who))} {said[kind][len(who) > 1]}")
@@ -155,7 +155,7 @@ class Timeline:
     # ---- pictures
 
     def picture(self, step: int | None = None, title: str = "Who runs in which step") -> Picture:
-        """All steps; `step` (from 1) frames one, and then the summary is about it."""
+        """Draw all steps; `step` (from 1) frames one, and then the summary is about it."""
         num = len(self.moments)
         width = min(11.0, max(6.0, 1.2 + 0.25 * num))
         fig, (above, below) = figure(
@@ -182,10 +182,10 @@ class Timeline:
         return Picture(fig, f"{self._alt()}.", f"{self.words(step) if step else self._summary()}.")
 
     def explore(self, start: int = 1, title: str = "Who runs in which step") -> None:
-        """The picture with one step framed, and a slider over all of them."""
+        """Show the picture with one step framed, and a slider over all of them."""
         explore(
             lambda step: self.picture(step, title),
-            f"a slider over the {len(self.moments)} steps of this timeline, each told in words",
+            f"a slider over the {len(self.moments)} steps of this timeline, with a description of each",
             start={"step": start},
             step=range(1, len(self.moments) + 1),
         )
@@ -221,9 +221,7 @@ class Timeline:
 
     def _summary(self) -> str:
         preempted = ", ".join(f"{name_of(request)} in step {step}" for step, request in self.preemptions)
-        return (
-            f"{len(self.requests)} requests in {len(self.moments)} steps; preempted: {preempted or 'nobody'}"
-        )
+        return f"{len(self.requests)} requests in {len(self.moments)} steps; preempted: {preempted or 'none'}"
 
     def _alt(self) -> str:
         rows = []
@@ -240,7 +238,7 @@ class Timeline:
 
 
 def _draw_box(axes: Axes, column: int, row: int, box: Box, small: bool) -> None:
-    """One request in one step, in the cell whose upper left corner is (column, row)."""
+    """Draw one request in one step, in the cell whose upper left corner is (column, row)."""
     colour, hatch, _ = KINDS[box.kind]
     if box.kind in LINES:
         axes.plot([column, column + 1], [row + 0.5] * 2, **LINES[box.kind])

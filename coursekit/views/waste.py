@@ -1,4 +1,4 @@
-"""What a memory is spent on: bars of tokens and waste, and how both depend on the block size (chapters 1 and 2)."""
+"""Pictures of memory use: bars of tokens and waste, and their dependence on the block size (chapters 1 and 2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.patches import Patch, Rectangle
 from coursekit.views.style import BLUE, FAINT, GREEN, INK, ORANGE, VERMILION, Picture, figure, label_bar
 from paged_ref.sizing import blocks_for
 
-# The order in which the parts stand, their colours and their hatching.
+# The order of the parts, their colours and their hatching.
 PARTS = {
     "tokens": (BLUE, ""),
     "held, empty": (ORANGE, "////"),
@@ -21,16 +21,18 @@ PARTS = {
 
 
 def waste_bars(bars: Mapping[str, Mapping[str, float]], title: str, unit: str = "slots") -> Picture:
-    """One stacked bar for each name: part → amount, drawn as shares of the bar's own total.
+    """Draw one stacked bar per name: part → amount, as fractions of the bar's total.
 
     Raises:
-        ValueError: an unknown part, a negative amount, or a bar of nothing.
+        ValueError: a part is unknown, an amount is negative, or a bar is empty.
     """
     for name, parts in bars.items():
         if unknown := sorted(set(parts) - set(PARTS)):
-            raise ValueError(f"waste_bars: {name} has the part {unknown[0]!r}; parts are {', '.join(PARTS)}")
+            raise ValueError(
+                f"waste_bars: {name} has the unknown part {unknown[0]!r}; known: {', '.join(PARTS)}"
+            )
         if min(parts.values(), default=0) < 0 or not sum(parts.values()):
-            raise ValueError(f"waste_bars: {name} is {dict(parts)}: amounts are 0 or more, and not all 0")
+            raise ValueError(f"waste_bars: {name} is {dict(parts)}: amounts must be 0 or more, and not all 0")
     fig, axes = figure(width=8, height=1.3 + 0.5 * len(bars))
     used = [part for part in PARTS if any(parts.get(part) for parts in bars.values())]
     for row, parts in enumerate(bars.values()):
@@ -58,12 +60,14 @@ def waste_bars(bars: Mapping[str, Mapping[str, float]], title: str, unit: str = 
     fig.legend(loc="outside lower center", ncols=len(used))
     said = [f"{name}: {_said(parts)} of {sum(parts.values()):,.0f} {unit}" for name, parts in bars.items()]
     shares = {name: parts.get("tokens", 0) / sum(parts.values()) for name, parts in bars.items()}
-    summary = "Share that holds tokens: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+    summary = "Fraction that holds tokens: " + ", ".join(
+        f"{name} {share:.1%}" for name, share in shares.items()
+    )
     return Picture(fig, alt=f"Stacked bars. {'; '.join(said)}.", summary=f"{summary}.")
 
 
 def growth(lengths: Sequence[int], block_size: int) -> Picture:
-    """A row for each length of one growing sequence: full slots, the new token, and the rest of the last block."""
+    """Draw a row for each length of one growing sequence: full slots, the new token, and empty slots."""
     fig, axes = figure(width=7, height=1.1 + 0.4 * len(lengths))
     gap, taken = 0.4, [n for n in lengths if blocks_for(n, block_size) > blocks_for(n - 1, block_size)]
     widest = blocks_for(max(lengths), block_size) * (block_size + gap)
@@ -74,7 +78,7 @@ def growth(lengths: Sequence[int], block_size: int) -> Picture:
             axes.add_patch(Rectangle(place, 0.92, 0.62, facecolor=colour, edgecolor=INK, linewidth=0.7))
         if length in taken:
             end = blocks_for(length, block_size) * (block_size + gap)
-            axes.text(end, 0.31 - row, "a block is taken", va="center", fontsize=10)
+            axes.text(end, 0.31 - row, "a block is allocated", va="center", fontsize=10)
     axes.set_yticks([0.31 - row for row in range(len(lengths))], [f"{length} tokens" for length in lengths])
     axes.tick_params(length=0)
     axes.set_xlim(-0.1, widest + block_size)
@@ -90,23 +94,23 @@ def growth(lengths: Sequence[int], block_size: int) -> Picture:
     handles = [Patch(facecolor=colour, edgecolor=INK, label=label) for colour, label in colours]
     fig.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     said = " and ".join(str(n) for n in taken) or "none"
-    axes.set_title(f"Block size {block_size}: a block comes with token {said}")
+    axes.set_title(f"Block size {block_size}: a block is allocated with token {said}")
     rows = "; ".join(f"{n} tokens: {-n % block_size} empty in {blocks_for(n, block_size)}" for n in lengths)
     return Picture(
         fig,
         alt=f"A row of slots for each length, in blocks of {block_size}; empty slots and blocks: {rows}.",
-        summary=f"A block is taken with token {said}; a full last block alone does not bring the next one.",
+        summary=f"A block is allocated with token {said}; a full last block alone does not cause an allocation.",
     )
 
 
 def waste_curve(
     name: str, sizes: Sequence[int], waste: Sequence[float], entries: Sequence[float], limit: float
 ) -> Picture:
-    """Waste and table length against the block size; the largest size whose waste is below `limit` is marked.
+    """Draw waste and table length against the block size; mark the largest size whose waste is below `limit`.
 
     Args:
-        waste: share of the held slots, one for each size, rising.
-        entries: mean entries of a table, one for each size.
+        waste: fraction of the held slots, one per size, rising.
+        entries: mean number of table entries, one per size.
     """
     at = max((i for i, share in enumerate(waste) if share < limit), default=0)
     fig, (left, right) = figure(1, 2, width=9, height=3.2)

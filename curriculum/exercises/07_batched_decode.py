@@ -381,4 +381,4 @@ for prompt, answer in zip(prompts, dense, strict=True):
 # with yours. What theirs have beyond yours is a scheduler that lets requests wait and takes their blocks back (chapter
 # 6), shared blocks (chapter 4), and a compiled kernel (chapter 5).
 #
-# Next: chapter 8 asks you about all of it.
+# Next: chapter 10 asks you about all of it.

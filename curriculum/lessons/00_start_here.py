@@ -329,4 +329,4 @@ print("a neighbour's block:    ", decode_damaged(name_the_neighbours_block) == g
 # pool and the table. From there the path goes through attention by table ([3](03_numpy_gather.ipynb)), sharing
 # ([4](04_sharing.ipynb)), the GPU kernel ([5](05_triton_kernel.ipynb)) and scheduling ([6](06_scheduling.ipynb)) to
 # [chapter 7](07_batched_decode.ipynb), which takes the engine you just used apart and proves that nothing changed.
-# [Chapter 8](08_interview.ipynb) asks what you kept.
+# [Chapter 10](10_interview.ipynb) asks what you kept.

@@ -844,4 +844,4 @@ for name, slots in ways.items():
 # 3. "We switched to paged attention and the latency per token did not improve." Why is that no surprise, and which
 #    figure should have?
 #
-# Next: chapter 8, the interview, asks you about all of it.
+# Next: chapter 10, the interview, asks you about all of it.

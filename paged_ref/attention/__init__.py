@@ -1,16 +1,16 @@
 """Attention over a paged cache: one function, several backends (chapters 3 and 5).
 
-Every token's query looks at the keys of its own sequence, up to and including itself. Where those keys are,
-the block table says. Sequences of different lengths stand in one flat batch, whether they decode one token
-or prefill many:
+Each query token attends to the keys of its own sequence, up to and including itself. The block table says where
+those keys are. Sequences of different lengths share one flat batch, whether they decode one token or prefill
+many:
 
     query            [ s0 | s1 s1 s1 s1 | s2 ]           query_start_loc = [0, 1, 5, 6]
-    seq_lens         [ 9,   4,            33 ]           s1 prefills from nothing, the others decode
+    seq_lens         [ 9,   4,            33 ]           s1 prefills from scratch, the others decode
     block_tables     [ 7 1 4 · · ]                       row of s0, block_size 4: three blocks used
 
-The work has two halves. `plan` looks at the integers, which are the same for all layers of a model, and is
-done once a step; `run` does the arithmetic, once a layer. `paged_attention` is both, with every argument
-checked before. (The split into plan and run is FlashInfer's.)
+The work has two parts. `plan` processes the integers, which are the same for all layers of a model, once per
+step; `run` does the arithmetic, once per layer. `paged_attention` checks every argument, then does both. (The
+split into plan and run is FlashInfer's.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BACKENDS = {"numpy": "numpy_gather", "torch": "torch_paged", "numba": "numba_pag
 
 
 class AttentionPlan(Protocol):
-    """What a backend's `plan(batch, block_size, device)` returns."""
+    """The interface of the object that a backend's `plan(batch, block_size, device)` returns."""
 
     def run(
         self,
@@ -37,7 +37,7 @@ class AttentionPlan(Protocol):
         sliding_window: int | None,
         softcap: float | None,
     ) -> Any:
-        """Attention of all query tokens of the batch, in the kind and dtype of `query`."""
+        """Return the attention of all query tokens of the batch, as the array type and dtype of `query`."""
 
 
 def paged_attention(
@@ -54,7 +54,7 @@ def paged_attention(
     backend: str = "auto",
     validate: bool = True,
 ) -> Any:
-    """Causal attention of a flat batch of query tokens over keys and values in scattered blocks.
+    """Compute causal attention of a flat batch of query tokens over keys and values in scattered blocks.
 
     Args:
         query: [num_tokens, num_heads, head_dim], float32, float16 or bfloat16.
@@ -63,21 +63,21 @@ def paged_attention(
         value_cache: as key_cache.
         block_tables: [num_seqs, max_blocks_per_seq] integers: physical block ids. Entries past a sequence's last used
             block are never read.
-        seq_lens: [num_seqs] integers: tokens in the cache for each sequence, this call's own included.
-        query_start_loc: [num_seqs + 1] integers: sequence i owns the query tokens from [i] to [i + 1] - 1; they are its
+        seq_lens: [num_seqs] integers: tokens in the cache for each sequence, including those of this call.
+        query_start_loc: [num_seqs + 1] integers: sequence i has the query tokens from [i] to [i + 1] - 1; they are its
             last tokens. None: one query token for each sequence.
-        scale: multiplies the scores; default head_dim ** -0.5.
-        sliding_window: a query sees only the last `sliding_window` tokens, itself included. None: all.
+        scale: factor for the scores; None: head_dim ** -0.5.
+        sliding_window: a query sees only the last `sliding_window` tokens, including itself. None: all tokens.
         softcap: scores become softcap * tanh(score / softcap), after scaling. None: no cap.
         backend: "auto", "numpy", "torch", "numba" (CPU) or "triton" (GPU; on a CPU its interpreter, for study).
-        validate: check the contents of the integer arrays. Turn it off only where they were checked before: a wrong id
-            reads foreign memory. On a GPU, an unchecked call does not wait for the device.
+        validate: check the contents of the integer arrays. Turn this off only if they were checked before: a wrong id
+            reads out-of-bounds memory. On a GPU, an unchecked call does not wait for the device.
 
     Returns:
-        [num_tokens, num_heads, head_dim], NumPy array or torch tensor like `query`, with its dtype and device.
+        [num_tokens, num_heads, head_dim], a NumPy array or torch tensor like `query`, with its dtype and device.
 
     Raises:
-        ValueError: an argument that does not fit, named with the place: `block_tables[2, 5] = 4711, but …`.
+        ValueError: an invalid argument, with its name and the index: `block_tables[2, 5] = 4711, but …`.
     """
     check_arguments(
         query, key_cache, value_cache, block_tables, seq_lens, query_start_loc, sliding_window, softcap, scale
@@ -109,7 +109,7 @@ def paged_attention(
 
 
 def choose_backend(query: Any) -> str:
-    """What "auto" means for this array: on a GPU Triton; on a CPU numba if installed, else torch or NumPy."""
+    """Return the backend that "auto" selects: Triton on a GPU; on a CPU numba if installed, else torch or NumPy."""
     if is_torch(query) and query.is_cuda:
         return "triton"
     if find_spec("numba") is not None and find_spec("torch") is not None:
@@ -130,7 +130,7 @@ def plan(batch: Batch, block_size: int, backend: str, device: Any = None) -> Att
 def load(backend: str) -> ModuleType:
     """Import a backend's module, which for numba and Triton takes a second.
 
-    An engine does this before its first step: an import that Ctrl-C cuts off cannot be repeated in the same process.
+    An engine does this before its first step: an import interrupted by Ctrl-C cannot be repeated in the same process.
 
     Raises:
         ValueError: an unknown backend.

@@ -1,13 +1,14 @@
-"""The same block tables in the other dialect: compressed sparse rows (chapter 3).
+"""Block tables in the other common format: compressed sparse rows (chapter 3).
 
-A rectangular table wastes room where lengths differ. FlashInfer stores the used entries of all rows one
-after the other, and where each row begins, as a sparse matrix is stored. It calls a block a *page*:
+A rectangular table wastes space where lengths differ. FlashInfer stores the used entries of all rows one after
+the other, plus the start of each row, in the way sparse matrices are stored. It calls a block a *page*:
 
-    block_tables  [ 7 1 4 · ]       kv_indptr         [0, 3, 4]        row i is kv_indices[kv_indptr[i] :
-    kv_indptr[i + 1]]
-                  [ 5 · · · ]       kv_indices        [7, 1, 4, 5]
+    block_size 4
+    block_tables  [ 7 1 4 · ]       kv_indptr         [0, 3, 4]        starts of the rows, and the end
+                  [ 5 · · · ]       kv_indices        [7, 1, 4, 5]     the used entries, row after row
     seq_lens      [ 9, 2 ]          kv_last_page_len  [1, 2]           tokens in each row's last block
-    (block_size 4)
+
+Row i is kv_indices[kv_indptr[i] : kv_indptr[i + 1]].
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from .validate import is_torch, to_numpy
 
 
 def to_csr(block_tables: Any, seq_lens: Any, block_size: int) -> tuple[Any, Any, Any]:
-    """Rectangular tables to compressed rows.
+    """Convert rectangular tables to compressed rows.
 
     Args:
         block_tables: [num_seqs, max_blocks_per_seq] integers.
         seq_lens: [num_seqs] integers.
-        block_size: tokens in a block.
+        block_size: tokens per block.
 
     Returns:
-        kv_indptr [num_seqs + 1], kv_indices [all used blocks], kv_last_page_len [num_seqs], int32, in the
-        kind of block_tables. The last block of an empty sequence has length 0.
+        kv_indptr [num_seqs + 1], kv_indices [number of used blocks], kv_last_page_len [num_seqs], int32, as
+        NumPy arrays or torch tensors like block_tables. The last block of an empty sequence has length 0.
 
     Raises:
         ValueError: a negative length, a table too short for its sequence, or a block size below 1.
@@ -55,10 +56,10 @@ def to_csr(block_tables: Any, seq_lens: Any, block_size: int) -> tuple[Any, Any,
 
 
 def from_csr(kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, block_size: int) -> tuple[Any, Any]:
-    """Compressed rows to block_tables [num_seqs, longest row], unused entries -1, and seq_lens [num_seqs], int32.
+    """Convert compressed rows to block_tables [num_seqs, longest row] (unused entries -1) and seq_lens, both int32.
 
     Raises:
-        ValueError: kv_indptr that does not rise from 0 to len(kv_indices), or a last length that no block can have.
+        ValueError: kv_indptr does not rise from 0 to len(kv_indices), or a last length is impossible for its row.
     """
     indptr, indices, last = (to_numpy(a).astype(np.int64) for a in (kv_indptr, kv_indices, kv_last_page_len))
     counts = np.diff(indptr)

@@ -1,12 +1,13 @@
-"""Paged attention in NumPy without gathering: block by block with a running softmax (end of chapter 3).
+"""Paged attention in NumPy without gathering: block by block with an online softmax (end of chapter 3).
 
-A softmax seems to need all scores at once, for their maximum and their sum. It does not. Keep three things
+A softmax seems to need all scores at once, for their maximum and their sum. It does not. Keep three values
 while walking over the blocks: the largest score so far (`top`), the sum of exp(score - top) (`total`), and
-the sum of exp(score - top) * value (`acc`). When a block raises the maximum, what was summed so far is too
-large by exp(new top - old top): multiply it by exp(old top - new top) and go on. Divide once, at the end.
+the sum of exp(score - top) * value (`acc`). When a block raises the maximum, the sums so far are too large
+by the factor exp(new top - old top): multiply them by exp(old top - new top) and continue. Divide once, at
+the end.
 
-This is the loop that every kernel of chapter 5 runs. (Milakov and Gimelshein, "Online normalizer calculation
-for softmax", 2018; FlashAttention is built on it.)
+Every kernel of chapter 5 runs this loop. (Milakov and Gimelshein, "Online normalizer calculation for
+softmax", 2018; FlashAttention is built on it.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .validate import Batch
 
 
 def plan(batch: Batch, block_size: int, device: Any = None) -> NumpyBlocksPlan:
-    """Nothing to prepare: the loop in `run` reads the batch as it is."""
+    """Return the plan. Nothing is prepared: the loop in `run` reads the batch directly."""
     return NumpyBlocksPlan(batch, block_size)
 
 
@@ -40,7 +41,7 @@ class NumpyBlocksPlan:
         sliding_window: int | None = None,
         softcap: float | None = None,
     ) -> np.ndarray:
-        """Attention of the whole batch, one query token after the other, computed in float32."""
+        """Return the attention of the whole batch, one query token after the other, computed in float32."""
         output = np.empty_like(query)
         for i, seq_len in enumerate(self.batch.seq_lens):
             start, end = self.batch.query_start_loc[i], self.batch.query_start_loc[i + 1]
@@ -64,7 +65,7 @@ def attend_blocks(
     scale: float,
     softcap: float | None = None,
 ) -> np.ndarray:
-    """One query token [num_heads, d] over its sequence's tokens first .. last - 1: returns [num_heads, d]."""
+    """Attend one query token [num_heads, d] to its sequence's tokens first .. last - 1; return [num_heads, d]."""
     num_heads, head_dim = query.shape
     block_size, num_kv_heads = key_cache.shape[1:3]
     kv_head = np.arange(num_heads) // (num_heads // num_kv_heads)
@@ -74,7 +75,7 @@ def attend_blocks(
     for logical in range(first // block_size, -(-last // block_size)):
         block = block_table[logical]
         begin = max(first - logical * block_size, 0)
-        end = min(last - logical * block_size, block_size)  # the rest of the last block is not ours
+        end = min(last - logical * block_size, block_size)  # the last block may have unused slots
         keys = key_cache[block, begin:end].astype(np.float32)[:, kv_head]  # [tokens, num_heads, d]
         values = value_cache[block, begin:end].astype(np.float32)[:, kv_head]
         scores = scale * np.einsum("hd,thd->ht", query.astype(np.float32), keys)

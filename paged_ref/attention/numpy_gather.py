@@ -1,11 +1,11 @@
-"""Paged attention in NumPy, the way chapter 3 writes it: gather a sequence's blocks, then attend.
+"""Paged attention in NumPy, as chapter 3 writes it: gather a sequence's blocks, then attend.
 
     block_tables[i] = [7, 1, 4]
-    key_cache[[7, 1, 4]]                     three blocks, side by side and in order: a copy
-      .reshape(3 * block_size, …)            one row a token
-      [:seq_len]                             the tail of the last block is not ours: cut it off
+    key_cache[[7, 1, 4]]                     three blocks, contiguous and in order: a copy
+      .reshape(3 * block_size, …)            one row per token
+      [:seq_len]                             cut off the tail of the last block: it is not part of the sequence
 
-Cutting the tail off before anything is computed matters: an unused slot may hold NaN, and 0 * NaN is NaN.
+The tail must be cut off before anything is computed: an unused slot may hold NaN, and 0 * NaN is NaN.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .validate import Batch
 
 
 def plan(batch: Batch, block_size: int, device: Any = None) -> NumpyPlan:
-    """Nothing to prepare: the loop in `run` reads the batch as it is."""
+    """Return the plan. Nothing is prepared: the loop in `run` reads the batch directly."""
     return NumpyPlan(batch, block_size)
 
 
@@ -39,7 +39,7 @@ class NumpyPlan:
         sliding_window: int | None = None,
         softcap: float | None = None,
     ) -> Any:
-        """Attention of the whole batch, sequence by sequence, computed in float32 (float64 for float64)."""
+        """Return the attention of the whole batch, sequence by sequence, in float32 (float64 for float64 input)."""
         if not isinstance(query, np.ndarray):
             return self._run_torch(query, key_cache, value_cache, scale, sliding_window, softcap)
         output = np.empty_like(query)
@@ -53,13 +53,13 @@ class NumpyPlan:
     def _run_torch(self, query: Any, key_cache: Any, value_cache: Any, *how: Any) -> Any:
         import torch
 
-        # NumPy has no bfloat16: widen, which loses nothing, and narrow the result as torch would.
+        # NumPy has no bfloat16: widen, which is exact, and narrow the result as torch would.
         arrays = (x.detach().cpu().float().numpy() for x in (query, key_cache, value_cache))
         return torch.from_numpy(self.run(*arrays, *how)).to(query.dtype).to(query.device)
 
 
 def gather(cache: np.ndarray, block_table: np.ndarray, seq_len: int) -> np.ndarray:
-    """One sequence's rows of a cache, in order: [seq_len, num_kv_heads, head_dim]."""
+    """Return one sequence's rows of a cache, in order: [seq_len, num_kv_heads, head_dim]."""
     num_blocks = -(-seq_len // cache.shape[1])
     blocks = cache[block_table[:num_blocks]]
     return blocks.reshape(-1, *cache.shape[2:])[:seq_len]
@@ -73,7 +73,7 @@ def attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
 ) -> np.ndarray:
-    """Causal attention of one sequence's last tokens over all of its tokens.
+    """Compute causal attention of one sequence's last tokens over all of its tokens.
 
     query [q, num_heads, d], keys and values [n, num_kv_heads, d], q <= n; returns [q, num_heads, d].
     """

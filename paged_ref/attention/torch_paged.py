@@ -1,12 +1,12 @@
 """Paged attention in PyTorch, on a CPU or a GPU: gather by index, then scaled dot-product attention.
 
-`run` treats two kinds of sequence apart, because their arithmetic differs:
+`run` handles two kinds of sequence separately, because their arithmetic differs:
 
-* those with one query token (decode) are gathered together, padded to the longest, and attended in one call;
-* those with more (prefill, or a chunk of one) are attended one by one, with large matrix products.
+* sequences with one query token (decode) are gathered together, padded to the longest, and attended in one call;
+* sequences with more (prefill, or a chunk of one) are attended one by one, with large matmuls.
 
-The gather copies the context, which costs about as much as the attention itself. A kernel that follows the
-table in place does not (chapter 5).
+The gather copies the context, which costs about as much as the attention itself. A kernel that reads the blocks
+in place does not copy (chapter 5).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .validate import Batch
 
 
 def plan(batch: Batch, block_size: int, device: Any = None, only: np.ndarray | None = None) -> TorchPlan:
-    """Sort the batch into decodes and others, and turn every token position into a slot index, on the device.
+    """Split the batch into decodes and others, and turn every token position into a slot index, on the device.
 
     only: [num_seqs] bool, the sequences to attend; the rows of all others stay unwritten in the result.
     """
@@ -36,10 +36,10 @@ def plan(batch: Batch, block_size: int, device: Any = None, only: np.ndarray | N
 
 @dataclass(frozen=True)
 class _Part:
-    """Sequences that are attended in one call: s of them, with q query tokens each, padded to n keys.
+    """Sequences that are attended in one call: s sequences with q query tokens each, padded to n keys.
 
-    rows [s * q] query tokens; slots [s * n] where their keys lie; query_position [s, q, 1];
-    seq_lens [s, 1, 1].
+    rows [s * q]: query tokens; slots [s * n]: slots of their keys; query_position [s, q, 1];
+    key_position [n]; seq_lens [s, 1, 1].
     """
 
     rows: torch.Tensor
@@ -58,7 +58,7 @@ class _Part:
         block = batch.block_tables[seqs][:, : len(position) // block_size + 1]
         logical = np.minimum(position // block_size, block.shape[1] - 1)
         block = np.take(block.astype(np.int64), logical, axis=1)
-        # Padding reads slot 0, and is masked afterwards.
+        # Padding reads slot 0 and is masked afterwards.
         slots = np.where(exists, block * block_size + position % block_size, 0)
         query_position = (seq_lens[:, None] - q + np.arange(q))[:, :, None]
         arrays = (rows.ravel(), slots.ravel(), query_position, position, seq_lens[:, None, None])
@@ -80,7 +80,7 @@ class TorchPlan:
         sliding_window: int | None = None,
         softcap: float | None = None,
     ) -> torch.Tensor:
-        """Attention of the whole batch. With a softcap, scores and weights are float32."""
+        """Return the attention of the whole batch. With a softcap, scores and weights are float32."""
         output = torch.empty_like(query)
         for part in self.parts:
             output[part.rows] = _attend(part, query, key_cache, value_cache, scale, sliding_window, softcap)
@@ -103,11 +103,11 @@ def _attend(
     visible = part.key_position <= part.query_position  # [s, q, n]; also false past the end of the sequence
     if sliding_window is not None:
         visible &= part.key_position > part.query_position - sliding_window
-    # Padding read slot 0, which may hold NaN; a weight of 0 does not silence it (0 * NaN): clear those rows.
+    # Padding reads slot 0, which may hold NaN; a weight of 0 does not remove it (0 * NaN is NaN): clear those rows.
     absent = (part.key_position >= part.seq_lens).transpose(1, 2).unsqueeze(-1)
     if s > 1:
         keys, values = keys.masked_fill(absent, 0), values.masked_fill(absent, 0)
-    # [s, num_kv_heads, group * q or n, head_dim]: the query heads of one KV head become rows of one product.
+    # [s, num_kv_heads, group * q or n, head_dim]: the query heads of one KV head become rows of one matmul.
     group = num_heads // num_kv_heads
     grouped = query[part.rows].view(s, q, num_kv_heads, group, head_dim).permute(0, 2, 3, 1, 4).flatten(2, 3)
     keys, values = keys.transpose(1, 2), values.transpose(1, 2)

@@ -1,28 +1,47 @@
 """The Triton kernels: paged attention on a GPU, line by line (chapter 5).
 
-A kernel is a program that runs many times at once; `tl.program_id` says which of them this one is. Inside, a
-variable is a small array (a *tile*): `tl.arange` makes indices, `pointer + indices` makes an array of
-addresses, and `tl.load` reads them all. Sizes of tiles are powers of two and known when the kernel is
-compiled (`tl.constexpr`), so what does not fit is padded, and a *mask* says which elements exist. An element
-that is masked is not read at all, and counts as `other`.
+A kernel is a program of which many instances run at once; `tl.program_id` tells an instance which one it is.
+Variables are small arrays (*tiles*): `tl.arange` makes indices, `pointer + indices` makes an array of addresses,
+and `tl.load` reads them all. Tile sizes are powers of two and known when the kernel is compiled
+(`tl.constexpr`). Other sizes are padded, and a *mask* says which elements exist. A masked element is not read at
+all; its value is `other`.
 
     decode_plain    one program for one query head of one sequence, block after block. Read this first.
-    attend_tokens   the heart of the next two: a tile of query rows against a range of a sequence's tokens
+    attend_tokens   the core of the next two: a tile of query rows against a range of a sequence's tokens
     decode          one program for all query heads of one KV head, and for one split of the context
-    merge           puts the splits of a sequence together
-    prefill         many query tokens of a sequence; any mixture of lengths in one launch
+    merge           combines the splits of a sequence
+    prefill         many query tokens per sequence; any mixture of lengths in one launch
     write_kv, copy_blocks   move rows and blocks
 
-Addresses are 64-bit: block * (elements of a block) passes 2 ** 31 in a pool of a few gigabytes, and a 32-bit
-product would wrap around and read another sequence's memory. Hence `.to(tl.int64)` wherever an id meets a
-stride.
+The kernels take their arguments in this order, and use the same names throughout:
 
-Without a CUDA device this module switches Triton's interpreter on, before Triton is imported: the kernels
-then run as NumPy code, some ten thousand times slower and just as right or wrong. One thing differs: the
-interpreter computes products of bfloat16 tiles wrongly, so `UPCAST` turns them into float32 first.
+    pointers    out_ptr, q_ptr, k_ptr, v_ptr     output, queries, key cache, value cache
+                tables_ptr, lens_ptr, starts_ptr block_tables, seq_lens, query_start_loc
+                part_ptr, lse_ptr                decode's results per split, and the log of their sum of exp(score)
+    scalars     scale, softcap, window           as in `paged_attention`; softcap and window are used only if
+                                                 HAS_SOFTCAP and HAS_WINDOW are set
+    strides     A_B: the number of elements from one B of tensor A to the next. q_token, q_head; k_block, k_slot,
+                k_head (v_… alike) for [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_DIM]; table_stride: from one
+                row of block_tables to the next. Along HEAD_DIM the stride is always 1
+    constants   GROUP                            query heads per KV head
+                HEAD_DIM, D                      elements of a head; HEAD_DIM padded to a power of two
+                BLOCK_SIZE                       tokens per block
+                ROWS                             query rows per program: (query token, query head) pairs
+                TILE                             tokens that a program reads together
+                NUM_SPLITS                       parts into which decode splits the context
+                HAS_…, UPCAST                    switches, see below
+
+Addresses are 64-bit: block * (elements of a block) exceeds 2 ** 31 in a pool of a few gigabytes, and a 32-bit
+product would wrap around and read another sequence's memory. Hence `.to(tl.int64)` wherever an id is multiplied
+by a stride.
+
+Without a CUDA device this module turns on Triton's interpreter, before Triton is imported: the kernels then run
+as NumPy code, about ten thousand times slower, but with the same logic and the same bugs. There is one
+difference: the interpreter computes matmuls of bfloat16 tiles incorrectly, so `UPCAST` converts them to float32
+first.
 """
 
-# A kernel takes its types when it is launched. What its arguments are stands beside them.
+# A kernel takes its types when it is launched. The table above and the comments below describe its arguments.
 # ruff: noqa: ANN001, ANN201
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 
@@ -40,8 +59,8 @@ import triton.language as tl
 
 INTERPRETED = triton.knobs.runtime.interpret
 if INTERPRETED:
-    # Triton's own functions (tl.sum, tl.cdiv) took note of the switch when Triton was imported, and another
-    # library may have imported it before us, transformers for one. Make those functions interpreted too.
+    # Triton's own functions (tl.sum, tl.cdiv) read the switch when Triton is imported, and another library, such
+    # as transformers, may have imported it before this module. Make those functions interpreted too.
     from triton.runtime.interpreter import InterpretedFunction
 
     for name, function in list(vars(tl.standard).items()):
@@ -53,13 +72,16 @@ if INTERPRETED:
 
 @triton.jit
 def decode_plain_kernel(
-    out_ptr,  # [num_seqs, num_heads, HEAD_DIM], its numbers side by side
+    # pointers
+    out_ptr,  # [num_seqs, num_heads, HEAD_DIM], contiguous
     q_ptr,  # [num_seqs, num_heads, HEAD_DIM]
     k_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_DIM]
-    v_ptr,
+    v_ptr,  # as k_ptr
     tables_ptr,  # [num_seqs, max_blocks_per_seq]
     lens_ptr,  # [num_seqs]
+    # scalars
     scale,
+    # strides
     table_stride,
     q_token,
     q_head,
@@ -69,13 +91,14 @@ def decode_plain_kernel(
     v_block,
     v_slot,
     v_head,
-    GROUP: tl.constexpr,  # query heads for each KV head
+    # constants
+    GROUP: tl.constexpr,  # query heads per KV head
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    D: tl.constexpr,  # HEAD_DIM and BLOCK_SIZE, padded to powers of two
-    B: tl.constexpr,
+    D: tl.constexpr,  # HEAD_DIM padded to a power of two
+    B: tl.constexpr,  # BLOCK_SIZE padded to a power of two
 ):
-    """Decode attention as one would first write it. Grid: (num_seqs, num_heads).
+    """Decode attention in its simplest form. Grid: (num_seqs, num_heads).
 
     The query heads of one KV head are different programs here, so each key is read GROUP times.
     """
@@ -99,10 +122,9 @@ def decode_plain_kernel(
         new_top = tl.maximum(top, tl.max(scores, axis=0))
         rescale = tl.exp(top - new_top)
         weights = tl.exp(scores - new_top)
+        # Where no token exists, V must be 0: a weight of 0 would not remove a NaN (0 * NaN is NaN).
         v_address = block * v_block + slot[:, None] * v_slot + (head // GROUP) * v_head + d[None, :]
-        v = tl.load(v_ptr + v_address, mask=mask, other=0.0).to(
-            tl.float32
-        )  # 0 where nothing exists: 0 * NaN is NaN
+        v = tl.load(v_ptr + v_address, mask=mask, other=0.0).to(tl.float32)
         acc = acc * rescale + tl.sum(weights[:, None] * v, axis=0)
         total = total * rescale + tl.sum(weights, axis=0)
         top = new_top
@@ -112,41 +134,46 @@ def decode_plain_kernel(
 
 @triton.jit
 def tanh(x):
-    """Hyperbolic tangent in float32, for infinities too. Triton has none that runs on every device."""
+    """Return the hyperbolic tangent in float32, also of infinities. Triton's own does not run on every device."""
     e = tl.exp(-2.0 * tl.abs(x))
     large = tl.where(x < 0, -1.0, 1.0) * (1.0 - e) / (1.0 + e)
     x2 = tl.minimum(x * x, 1.0)
-    small = x * (1.0 - x2 * (1 / 3 - x2 * (2 / 15 - x2 * (17 / 315))))  # near 0, 1 - e would lose digits
+    small = x * (1.0 - x2 * (1 / 3 - x2 * (2 / 15 - x2 * (17 / 315))))  # near 0, 1 - e loses precision
     return tl.where(tl.abs(x) < 0.25, small, large)
 
 
 @triton.jit
 def attend_tokens(
+    # tiles and token range
     q,  # [ROWS, D]: query rows that share a KV head
-    position,  # [ROWS]: where in the sequence each row's token stands
-    first,  # the tokens to attend: first .. last - 1
+    position,  # [ROWS]: the position of each row's token in the sequence
+    first,  # the tokens to attend to: first .. last - 1
     last,
+    # pointers
     table_ptr,  # this sequence's row of block_tables
-    k_ptr,  # at the KV head
+    k_ptr,  # already offset to the KV head
     v_ptr,
+    # scalars
     scale,
     softcap,
     window,
+    # strides
     k_block,
     k_slot,
     v_block,
     v_slot,
+    # constants
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,  # tokens read together: several blocks, or a part of one
+    TILE: tl.constexpr,  # tokens read together: several blocks, or part of a block
     HAS_SOFTCAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Attention of the rows to these tokens alone: the result [ROWS, D], and [ROWS] log of the sum of
-    exp(score).
+    """Attend the rows to these tokens alone.
 
-    A row that sees none of the tokens gets zeros, and -inf as its logarithm.
+    Returns the attention [ROWS, D] and the log of the sum of exp(score), [ROWS]. A row that sees none of the tokens
+    gets zeros, and -inf as its log.
     """
     ROWS: tl.constexpr = q.shape[0]
     D: tl.constexpr = q.shape[1]
@@ -157,7 +184,7 @@ def attend_tokens(
     for start in range(first, last, TILE):
         token = start + tl.arange(0, TILE)
         exists = token < last
-        # Each token finds its own block, so a tile may begin and end anywhere, whatever the block size.
+        # Each token looks up its own block, so a tile may begin and end anywhere, whatever the block size.
         block = tl.load(table_ptr + token // BLOCK_SIZE, mask=exists, other=0).to(tl.int64)
         slot = token % BLOCK_SIZE
         mask = exists[:, None] & (d < HEAD_DIM)[None, :]
@@ -176,7 +203,7 @@ def attend_tokens(
             visible = visible & (token[None, :] > position[:, None] - window)
         scores = tl.where(visible, scores, -float("inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
-        # A row that has seen no token yet has top -inf, and -inf - -inf is NaN: subtract 0 there.
+        # A row that has seen no token yet has top = -inf, and -inf - -inf is NaN: subtract 0 instead.
         shift = tl.where(new_top == -float("inf"), 0.0, new_top)
         rescale = tl.exp(top - shift)
         weights = tl.exp(scores - shift[:, None])
@@ -189,18 +216,21 @@ def attend_tokens(
 
 @triton.jit
 def decode_kernel(
-    out_ptr,  # [num_tokens, num_heads, HEAD_DIM], its numbers side by side
-    part_ptr,  # [num_seqs, num_heads, NUM_SPLITS, HEAD_DIM] float32; not used when NUM_SPLITS is 1
-    lse_ptr,  # [num_seqs, num_heads, NUM_SPLITS] float32: log of the sum of exp(score)
-    q_ptr,
+    # pointers
+    out_ptr,  # [num_tokens, num_heads, HEAD_DIM], contiguous
+    part_ptr,  # [num_seqs, num_heads, NUM_SPLITS, HEAD_DIM] float32; not used if NUM_SPLITS is 1
+    lse_ptr,  # [num_seqs, num_heads, NUM_SPLITS] float32: log of the sum of exp(score); not used if NUM_SPLITS is 1
+    q_ptr,  # [num_tokens, num_heads, HEAD_DIM]
     k_ptr,
     v_ptr,
     tables_ptr,
     lens_ptr,
     starts_ptr,  # query_start_loc [num_seqs + 1]; not used unless HAS_STARTS
+    # scalars
     scale,
     softcap,
     window,
+    # strides
     table_stride,
     q_token,
     q_head,
@@ -210,6 +240,7 @@ def decode_kernel(
     v_block,
     v_slot,
     v_head,
+    # constants
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -222,10 +253,10 @@ def decode_kernel(
     HAS_WINDOW: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """One query token a sequence. Grid: (num_seqs, num_kv_heads, NUM_SPLITS).
+    """Attend sequences with one query token. Grid: (num_seqs, num_kv_heads, NUM_SPLITS).
 
-    A program reads each key once for all GROUP query heads that share it. The context is cut into NUM_SPLITS
-    ranges of whole tiles so that a small batch still fills the device; `merge_kernel` joins them.
+    A program reads each key once for all GROUP query heads that share it. The context is split into NUM_SPLITS
+    ranges of whole tiles, so that a small batch still fills the device; `merge_kernel` combines them.
     """
     seq = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
@@ -270,7 +301,7 @@ def decode_kernel(
         BLOCK_SIZE,
         TILE,
         HAS_SOFTCAP,
-        False,  # the window is in `first` already
+        False,  # `first` already accounts for the window
         UPCAST,
     )
     if NUM_SPLITS == 1:
@@ -284,20 +315,21 @@ def decode_kernel(
 
 @triton.jit
 def merge_kernel(
+    # pointers, as in decode_kernel
     out_ptr,
     part_ptr,
     lse_ptr,
     starts_ptr,
+    # constants
     HEAD_DIM: tl.constexpr,
     D: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
     HAS_STARTS: tl.constexpr,
 ):
-    """Join the splits of one head of one sequence. Grid: (num_seqs, num_heads).
+    """Combine the splits of one head of one sequence. Grid: (num_seqs, num_heads).
 
-    A split that attended alone is the right answer for its own keys. Together, each counts by the weight of
-    its keys, exp(lse). An average would be wrong, and a split without keys has weight 0. (FlashInfer's merge
-    of states.)
+    Each split's result is correct for its own keys alone. The merge weights each split by the sum over its keys,
+    exp(lse). A plain average would be wrong, and a split without keys has weight 0. (FlashInfer's merge of states.)
     """
     seq = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
@@ -321,11 +353,10 @@ def merge_kernel(
 
 @triton.jit
 def find_sequence(tile, starts_ptr, num_seqs, TOKENS: tl.constexpr):
-    """Which sequence tile number `tile` belongs to, by bisection: the last s with starts[s] // TOKENS + s <=
-    tile.
+    """Return the sequence of tile number `tile`, by bisection: the last s with starts[s] // TOKENS + s <= tile.
 
-    Sequence s so owns one tile more than the whole ones between its first and last query token: always
-    enough, and known without looking at any length on the host. (vLLM's Triton backend numbers its tiles so.)
+    This gives sequence s one more tile than the full tiles between its first and last query token: always enough,
+    and known without reading any length on the host. (vLLM's Triton backend numbers its tiles this way.)
     """
     left = 0
     right = num_seqs
@@ -340,17 +371,20 @@ def find_sequence(tile, starts_ptr, num_seqs, TOKENS: tl.constexpr):
 
 @triton.jit
 def prefill_kernel(
-    out_ptr,
-    q_ptr,
+    # pointers
+    out_ptr,  # [num_tokens, num_heads, HEAD_DIM], contiguous
+    q_ptr,  # [num_tokens, num_heads, HEAD_DIM]
     k_ptr,
     v_ptr,
     tables_ptr,
     lens_ptr,
-    starts_ptr,
+    starts_ptr,  # query_start_loc [num_seqs + 1]
+    # scalars
     num_seqs,
     scale,
     softcap,
     window,
+    # strides
     table_stride,
     q_token,
     q_head,
@@ -360,17 +394,18 @@ def prefill_kernel(
     v_block,
     v_slot,
     v_head,
+    # constants
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
+    ROWS: tl.constexpr,  # a power of two; ROWS // GROUP query tokens fit
     D: tl.constexpr,
     TILE: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Sequences with several query tokens: a prefill from nothing, or a chunk after what is in the cache.
+    """Attend sequences with several query tokens: a prefill from scratch, or a chunk after tokens in the cache.
 
     Grid: (num_tokens // TOKENS + num_seqs, num_kv_heads). A tile's rows are TOKENS query tokens times GROUP heads:
 
@@ -386,12 +421,12 @@ def prefill_kernel(
     start = tl.load(starts_ptr + seq)
     query_len = tl.load(starts_ptr + seq + 1) - start
     skip = (tile - (start // TOKENS + seq)) * TOKENS  # this sequence's query tokens in earlier tiles
-    if skip >= query_len or query_len == 1:  # nothing left; or a decode, which decode_kernel attends
+    if skip >= query_len or query_len == 1:  # no query token left, or a decode: decode_kernel attends it
         return
     seq_len = tl.load(lens_ptr + seq)
     row = tl.arange(0, ROWS)
     d = tl.arange(0, D)
-    nth = skip + row // GROUP  # which of the sequence's query tokens
+    nth = skip + row // GROUP  # index among the sequence's query tokens
     token = (start + nth).to(tl.int64)
     head = kv_head * GROUP + row % GROUP
     exists = (row < TOKENS * GROUP) & (nth < query_len)
@@ -405,7 +440,7 @@ def prefill_kernel(
     last = tl.minimum(first_position + TOKENS, seq_len)  # the tile's last token sees keys up to itself
     first = first_position * 0
     if HAS_WINDOW:
-        first = tl.maximum(first_position - window + 1, 0)  # keys before are outside of every row's window
+        first = tl.maximum(first_position - window + 1, 0)  # earlier keys are outside every row's window
     attended, _ = attend_tokens(
         q,
         position,
@@ -434,12 +469,15 @@ def prefill_kernel(
 
 @triton.jit
 def write_kv_kernel(
+    # pointers
     k_ptr,  # [num_tokens, num_kv_heads, HEAD_DIM]: the new rows
     v_ptr,
-    k_cache_ptr,
+    k_cache_ptr,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_DIM]
     v_cache_ptr,
     slots_ptr,  # [num_tokens]
+    # scalars
     num_kv_heads,
+    # strides: of the new rows, then of the key cache (kc) and the value cache (vc)
     k_token,
     k_head,
     v_token,
@@ -450,12 +488,13 @@ def write_kv_kernel(
     vc_block,
     vc_slot,
     vc_head,
+    # constants
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     D: tl.constexpr,
     HEADS: tl.constexpr,  # num_kv_heads padded to a power of two
 ):
-    """Write one token's keys and values into its slot. Grid: (num_tokens,). Slot -1: not written."""
+    """Write one token's keys and values into its slot. Grid: (num_tokens,). Slot -1: the token is not written."""
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + token).to(tl.int64)
     if slot < 0:
@@ -473,12 +512,15 @@ def write_kv_kernel(
 
 @triton.jit
 def copy_blocks_kernel(
-    k_ptr,  # [num_layers, num_blocks, elements of a block], a block's numbers side by side
+    # pointers
+    k_ptr,  # [num_layers, num_blocks, elements of a block], contiguous
     v_ptr,
     pairs_ptr,  # [num_pairs, 2]: source, destination
+    # strides and sizes
     layer_stride,
     block_elements,
-    TILE: tl.constexpr,
+    # constants
+    TILE: tl.constexpr,  # elements copied by one program
 ):
     """Copy one tile of one block of one layer, K and V. Grid: (num_pairs, num_layers, tiles of a block)."""
     pair = tl.program_id(0)

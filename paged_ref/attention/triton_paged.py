@@ -1,10 +1,11 @@
-"""Paged attention with the Triton kernels: which kernel runs, on what grid, with what tile sizes (chapter 5).
+"""Paged attention with the Triton kernels: kernel choice, grids and tile sizes (chapter 5).
 
-A batch holds decodes (one query token) and others. `decode_kernel` attends the decodes, split over the
-context, and `prefill_kernel` the rest; each returns at once from a sequence that is the other's. So nothing
-has to be sorted, and the grids follow from shapes alone: no launch waits for the device to tell a length.
+A batch holds decodes (one query token) and other sequences. `decode_kernel` attends the decodes, split over
+the context, and `prefill_kernel` the others; each returns immediately from a sequence that the other kernel
+handles. So nothing has to be sorted, and the grids depend on shapes only: no launch has to wait for the device
+to report a length.
 
-Without a CUDA device Triton's interpreter runs the same kernels on CPU tensors (see `triton_kernels`).
+Without a CUDA device, Triton's interpreter runs the same kernels on CPU tensors (see `triton_kernels`).
 """
 
 from __future__ import annotations
@@ -22,15 +23,14 @@ from .validate import Batch
 
 MIN_SPLIT_TOKENS = 256  # a split with fewer tokens costs more to merge than it saves
 MAX_SPLITS = 64
-PROGRAMS_PER_MULTIPROCESSOR = (
-    4  # enough that the last round of programs, partly empty, is a small part of all
-)
+# Enough programs that the last wave, which is partly empty, is a small part of the total.
+PROGRAMS_PER_MULTIPROCESSOR = 4
 ON_AMD = torch.version.hip is not None
-INTERPRETER_MULTIPROCESSORS = 8  # what the split rule takes for a CPU: splits then occur in tests as on a GPU
+INTERPRETER_MULTIPROCESSORS = 8  # assumed for a CPU, so that tests use splits as a GPU does
 
 
 def plan(batch: Batch, block_size: int, device: Any = None) -> TritonPlan:
-    """Upload a step's integers once; the plan is run for every layer. The copies are queued: it waits for nothing."""
+    """Upload a step's integers once; the plan is run for every layer. The copies are asynchronous."""
     device = torch.device("cpu") if device is None else torch.device(device)
     only_decodes = len(batch.seq_lens) == 0 or int(batch.query_lens.min()) == 1 == int(batch.query_lens.max())
     return TritonPlan(
@@ -45,10 +45,9 @@ def plan(batch: Batch, block_size: int, device: Any = None) -> TritonPlan:
 def plan_on_device(
     block_tables: torch.Tensor, seq_lens: torch.Tensor, query_start_loc: torch.Tensor | None, block_size: int
 ) -> TritonPlan:
-    """A plan from tensors that are on the device already, unchecked, without waiting for them."""
-    longest = (
-        block_tables.shape[1] * block_size
-    )  # an upper bound serves: it only chooses the number of splits
+    """Return a plan from tensors that are on the device already, unchecked, without waiting for them."""
+    # An upper bound is enough: `longest` only determines the number of splits.
+    longest = block_tables.shape[1] * block_size
     starts = None if query_start_loc is None else query_start_loc.to(torch.int32)
     return TritonPlan(block_tables.to(torch.int32), seq_lens.to(torch.int32), starts, longest, block_size)
 
@@ -63,8 +62,8 @@ class TritonPlan:
     """One batch; see `attention.AttentionPlan`.
 
     block_tables [num_seqs, max_blocks_per_seq], seq_lens [num_seqs] and query_start_loc [num_seqs + 1],
-    int32, on the device. query_start_loc is None where every sequence has one query token. longest: an upper
-    bound of seq_lens. num_splits: of the context in decode; None: by `choose_splits`.
+    int32, on the device. query_start_loc is None if every sequence has one query token. longest: an upper
+    bound of seq_lens. num_splits: number of splits of the context in decode; None: set by `choose_splits`.
     """
 
     block_tables: torch.Tensor
@@ -75,7 +74,7 @@ class TritonPlan:
     num_splits: int | None = None
 
     def with_splits(self, num_splits: int) -> TritonPlan:
-        """The same plan with a number of splits of one's own: a power of two."""
+        """Return the same plan with a fixed number of splits, a power of two."""
         if num_splits < 1 or num_splits & (num_splits - 1):
             raise ValueError(f"num_splits = {num_splits}: it must be a power of two")
         return replace(self, num_splits=num_splits)
@@ -89,7 +88,7 @@ class TritonPlan:
         sliding_window: int | None = None,
         softcap: float | None = None,
     ) -> torch.Tensor:
-        """Attention of the whole batch; products and sums in float32."""
+        """Return the attention of the whole batch, accumulated in float32."""
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         if output.numel() == 0:
             return output
@@ -152,12 +151,12 @@ class TritonPlan:
 
 
 def choose_splits(programs: int, longest: int, num_multiprocessors: int) -> int:
-    """Into how many parts decode cuts each context.
+    """Return the number of parts into which decode splits each context.
 
-    programs is num_seqs * num_kv_heads: what there is to do without splitting. Where that already gives every
-    multiprocessor a few programs, splitting only adds a merge. Where it does not, the context is cut until
-    it does, but into parts of no fewer than MIN_SPLIT_TOKENS tokens. A power of two, because the merge reads
-    all parts as one tile.
+    programs is num_seqs * num_kv_heads, the number of programs without splitting. If that already gives every
+    multiprocessor a few programs, splitting only adds a merge. If not, the context is split until it does, but
+    into parts of at least MIN_SPLIT_TOKENS tokens. The result is a power of two, because the merge reads all
+    parts as one tile.
     """
     wanted = -(-PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors // max(programs, 1))
     possible = max(1, longest // MIN_SPLIT_TOKENS)
@@ -166,12 +165,12 @@ def choose_splits(programs: int, longest: int, num_multiprocessors: int) -> int:
 
 
 def decode_sizes(padded_head_dim: int, element_size: int, on_amd: bool) -> dict[str, int]:
-    """Tile, warps and stages of decode_kernel.
+    """Return tile, warps and stages of decode_kernel.
 
-    A program has to keep enough bytes on their way to hide the time they take: num_stages tiles of K and V
-    of 16 KB each are in flight at once, and two or more programs share a multiprocessor. float32 products
-    run on ordinary arithmetic units and need many registers: smaller tiles. AMD's compiler wants the
-    registers of the third stage.
+    A program has to keep enough bytes in flight to hide the latency of memory: num_stages tiles of K and V of
+    16 KB each are in flight at once, and two or more programs share a multiprocessor. float32 matmuls run on
+    ordinary arithmetic units instead of tensor cores and need many registers, so their tiles are smaller. AMD's
+    compiler needs the registers that a third stage would take.
     """
     return {
         "TILE": _tile_tokens(padded_head_dim, element_size),
@@ -181,9 +180,9 @@ def decode_sizes(padded_head_dim: int, element_size: int, on_amd: bool) -> dict[
 
 
 def prefill_sizes(padded_head_dim: int, element_size: int, on_amd: bool) -> dict[str, int]:
-    """Rows (query tokens times query heads of a KV head), tile, warps and stages of prefill_kernel.
+    """Return rows (query tokens times query heads of a KV head), tile, warps and stages of prefill_kernel.
 
-    Every tile of rows reads its sequence's keys again, so more rows mean fewer reads; but the running sum,
+    Every tile of rows reads its sequence's keys again, so more rows mean fewer reads. But the running sum,
     [rows, head_dim] in float32, must stay in registers. The limits were found by compiling
     (`compile_report`).
     """
@@ -200,7 +199,7 @@ def _tile_tokens(padded_head_dim: int, element_size: int) -> int:
 
 
 def multiprocessors(device: torch.device) -> int:
-    """How many programs the device runs side by side, at least."""
+    """Return the number of multiprocessors: at least this many programs run in parallel."""
     if device.type != "cuda":
         return INTERPRETER_MULTIPROCESSORS
     return torch.cuda.get_device_properties(device).multi_processor_count
@@ -214,7 +213,7 @@ def decode_plain(
     seq_lens: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """Chapter 5's first kernel: one query token a sequence, no window, no softcap; see `paged_attention`."""
+    """Run chapter 5's first kernel: one query token per sequence, no window, no softcap; see `paged_attention`."""
     query, key_cache, value_cache = (_rows_side_by_side(x) for x in (query, key_cache, value_cache))
     output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     kernels.decode_plain_kernel[query.shape[:2]](
@@ -238,7 +237,10 @@ def write_kv(
     value_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
 ) -> None:
-    """`paged_ref.write_kv` as one kernel launch, unchecked: all on one device, slots in range or -1."""
+    """Write keys and values like `paged_ref.write_kv`, in one kernel launch and unchecked.
+
+    All tensors must be on one device, and slots in range or -1.
+    """
     num_tokens, num_kv_heads, head_dim = key.shape
     if num_tokens == 0:
         return
@@ -272,16 +274,16 @@ def copy_blocks(keys: torch.Tensor, values: torch.Tensor, pairs: Sequence[tuple[
     keys and values: [num_layers, num_blocks, block_size, num_kv_heads, head_dim], changed in place.
 
     Raises:
-        ValueError: a block is both a source and a destination (programs run in no order, so it could be read before
-            or after it is written), or the storage is not contiguous.
+        ValueError: a block is both a source and a destination (programs run in no fixed order, so it could be read
+            before or after it is written), or the storage is not contiguous.
     """
     if not pairs:
         return
     both = {source for source, _ in pairs} & {destination for _, destination in pairs}
     if both:
-        raise ValueError(f"block {min(both)} is both copied from and copied to: do it in two calls")
+        raise ValueError(f"block {min(both)} is both a source and a destination: copy in two calls")
     if not (keys.is_contiguous() and values.is_contiguous()):
-        raise ValueError("keys and values must be contiguous: a block is copied as one run of numbers")
+        raise ValueError("keys and values must be contiguous: a block is copied as one run of elements")
     elements = keys[0, 0].numel()
     table = torch.tensor(pairs, dtype=torch.int64).to(keys.device, non_blocking=True)
     tile = 1024
@@ -292,7 +294,7 @@ def copy_blocks(keys: torch.Tensor, values: torch.Tensor, pairs: Sequence[tuple[
 def _sizes(
     query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, tables: torch.Tensor
 ) -> dict[str, int]:
-    """The strides and sizes that the attention kernels share, by parameter name."""
+    """Return the strides and sizes that the attention kernels share, by parameter name."""
     strides = {"table_stride": tables.stride(0), "q_token": query.stride(0), "q_head": query.stride(1)}
     for name, cache in (("k", key_cache), ("v", value_cache)):
         for axis, dimension in enumerate(("block", "slot", "head")):
@@ -308,7 +310,7 @@ def _sizes(
 
 
 def _rows_side_by_side(tensor: torch.Tensor) -> torch.Tensor:
-    """The kernels read a head as consecutive numbers; a tensor that is laid out otherwise is copied."""
+    """Return the tensor with contiguous heads, as the kernels read them; copy it if its layout differs."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 

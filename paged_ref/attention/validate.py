@@ -1,8 +1,7 @@
-"""What is asked of `paged_attention`'s arguments, checked before any backend sees them.
+"""Checks of `paged_attention`'s arguments, made before any backend runs.
 
-A block id out of range does not raise inside a compiled kernel: it reads foreign memory or kills the
-process. So ids are checked here, in one place, for all backends. Only the *used* part of a table is looked
-at:
+A block id out of range does not raise inside a compiled kernel: it reads out-of-bounds memory or kills the
+process. So ids are checked here, in one place, for all backends. Only the *used* part of a table is checked:
 
     block_tables[i, : ceil(seq_lens[i] / block_size)]
 """
@@ -22,8 +21,8 @@ class Batch:
 
     Attributes:
         block_tables: [num_seqs, max_blocks_per_seq] int32.
-        seq_lens: [num_seqs] int32: tokens in the cache, this step's own included.
-        query_start_loc: [num_seqs + 1] int32: prefix sums of the numbers of query tokens.
+        seq_lens: [num_seqs] int32: tokens in the cache, including those of this step.
+        query_start_loc: [num_seqs + 1] int32: prefix sums of the query token counts.
     """
 
     block_tables: np.ndarray
@@ -32,31 +31,31 @@ class Batch:
 
     @classmethod
     def of(cls, block_tables: Any, seq_lens: Any, query_start_loc: Any = None) -> Batch:
-        """From arrays or tensors on any device; without query_start_loc, one query token a sequence."""
+        """Make a batch from arrays or tensors on any device; without query_start_loc, one query token per sequence."""
         seq_lens = to_numpy(seq_lens)
         starts = np.arange(len(seq_lens) + 1) if query_start_loc is None else to_numpy(query_start_loc)
         return cls(*(_int32(a) for a in (to_numpy(block_tables), seq_lens, starts)))
 
     @property
     def query_lens(self) -> np.ndarray:
-        """[num_seqs] query tokens of each sequence."""
+        """[num_seqs]: the number of query tokens of each sequence."""
         return np.diff(self.query_start_loc)
 
 
 def _int32(array: np.ndarray) -> np.ndarray:
-    """As int32. A number that does not fit becomes the nearest that does, not another valid id by wrapping around."""
+    """Convert to int32. A value that does not fit is clipped: wrapping around could turn it into a valid id."""
     limits = np.iinfo(np.int32)
     fits = array.dtype.itemsize <= 4 and array.dtype.kind == "i"
     return np.asarray(array if fits else np.clip(array, limits.min, limits.max), dtype=np.int32)
 
 
 def is_torch(array: Any) -> bool:
-    """Whether this is a torch tensor, decided without importing torch."""
+    """Return True for a torch tensor, without importing torch."""
     return type(array).__module__.partition(".")[0] == "torch"
 
 
 def to_numpy(array: Any) -> np.ndarray:
-    """An array on the host. From a GPU this waits for the device."""
+    """Return the array as a NumPy array on the host. For a GPU tensor this waits for the device."""
     return np.asarray(array.detach().cpu()) if is_torch(array) else np.asarray(array)
 
 
@@ -71,7 +70,11 @@ def check_arguments(
     softcap: float | None,
     scale: float | None = None,
 ) -> None:
-    """Shapes, kinds, dtypes and devices: everything that can be seen without reading an array's contents."""
+    """Check shapes, kinds, dtypes and devices: everything that can be checked without reading an array's contents.
+
+    Raises:
+        ValueError: an invalid argument, by name.
+    """
     arrays = {"query": query, "key_cache": key_cache, "value_cache": value_cache}
     integers = {"block_tables": block_tables, "seq_lens": seq_lens}
     if query_start_loc is not None:
@@ -92,7 +95,7 @@ def check_arguments(
         raise ValueError(f"query is {query.dtype}: it must be a floating-point type")
     for name, array in integers.items():
         if not _is_integer(array.dtype):
-            raise ValueError(f"{name} is {array.dtype}: it must be an integer type, int32 by custom")
+            raise ValueError(f"{name} is {array.dtype}: it must be an integer type, usually int32")
     for name, array, ndim in (
         ("query", query, 3),
         ("key_cache", key_cache, 4),
@@ -128,11 +131,13 @@ def _check_shapes(
     _, num_heads, head_dim = query.shape
     _, block_size, num_kv_heads, cache_head_dim = key_cache.shape
     if min(num_heads, head_dim, block_size, num_kv_heads) < 1:
-        raise ValueError(f"query {tuple(query.shape)} and cache {tuple(key_cache.shape)}: an empty dimension")
+        raise ValueError(
+            f"query {tuple(query.shape)} or cache {tuple(key_cache.shape)} has an empty dimension"
+        )
     if head_dim != cache_head_dim:
         raise ValueError(f"query has head_dim {head_dim}, the cache {cache_head_dim}")
     if num_heads % num_kv_heads:
-        raise ValueError(f"{num_heads} query heads cannot be shared out evenly over {num_kv_heads} KV heads")
+        raise ValueError(f"{num_heads} query heads cannot be divided evenly among {num_kv_heads} KV heads")
     num_seqs = seq_lens.shape[0]
     if block_tables.shape[0] != num_seqs:
         raise ValueError(
@@ -151,12 +156,16 @@ def _check_shapes(
 
 
 def check_batch(batch: Batch, num_tokens: int, num_blocks: int, block_size: int) -> None:
-    """The integer arrays' contents: rising query starts, lengths that cover the queries, ids that exist."""
+    """Check the integer arrays' contents: rising query starts, lengths that cover the queries, ids that exist.
+
+    Raises:
+        ValueError: an invalid entry, by name and index.
+    """
     starts, query_lens, seq_lens = batch.query_start_loc, batch.query_lens, batch.seq_lens
     if starts[0] != 0 or starts[-1] != num_tokens:
         raise ValueError(
             f"query_start_loc runs from {starts[0]} to {starts[-1]}: "
-            f"it must run from 0 to {num_tokens}, the query tokens"
+            f"it must run from 0 to {num_tokens}, the number of query tokens"
         )
     if (query_lens < 0).any():
         i = int(np.argmax(query_lens < 0))

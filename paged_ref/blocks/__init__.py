@@ -1,1 +1,1 @@
-"""Blocks and who holds them: pool, block table, prefix cache, storage (chapters 2 to 4)."""
+"""Blocks and their bookkeeping: pool, block table, prefix cache, storage (chapters 2 to 4)."""

@@ -1,21 +1,21 @@
-"""The pool of physical blocks: who holds which, and which are free (chapter 2; sharing: chapter 4).
+"""The pool of physical blocks: reference counts and the free queue (chapter 2; sharing: chapter 4).
 
-A *block* is room for the keys and values of `block_size` tokens, in every layer. The pool knows nothing
-of keys and values: it hands out block ids, counts the holders of each, and takes the blocks back.
+A *block* is room for the keys and values of `block_size` tokens, in every layer. The pool does not touch keys
+and values: it hands out block ids, counts the holders of each block, and takes blocks back.
 
-What must hold at any time (`BlockPool.check` states it in code):
+Invariants (`BlockPool.check` tests them):
 
-* a block is free exactly when nobody holds it: `ref_count(id) == 0`;
+* a block is free exactly when it has no holder: `ref_count(id) == 0`;
 * `num_free + num_used == num_blocks`: no block is lost and none is counted twice;
 * an operation that fails changes nothing.
 
-The free blocks stand in a queue. The next allocation takes the block at its head:
+The free blocks are kept in a queue. The next allocation takes the block at its head:
 
-    head ->  [never used, or used and worth nothing]  [cached, oldest ... cached, newest]  <- tail
+    head ->  [never used, or used and not cached]  [cached, oldest ... cached, newest]  <- tail
 
-A freed block whose contents may be found again (chapter 4's prefix cache) joins at the tail, any other
-block joins at the head. So cached contents are kept as long as possible and leave oldest first. A cache hit
-takes a block out of the *middle* of the queue; that is why the queue is a linked list and not a stack.
+A freed block whose contents may be found again (chapter 4's prefix cache) is added at the tail, any other
+block at the head. So cached contents are kept as long as possible, and the oldest are evicted first. A cache
+hit takes a block out of the *middle* of the queue; that is why the queue is a linked list and not a stack.
 The design follows vLLM's block pool (PagedAttention paper, section 4.2, for the pool itself).
 """
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 
 class OutOfBlocks(RuntimeError):
-    """The pool has fewer free blocks than were asked for. Nothing was allocated."""
+    """The pool has fewer free blocks than requested. Nothing was allocated."""
 
 
 class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens each, with a count of holders for every block.
+    """`num_blocks` blocks of `block_size` tokens each, with a reference count for every block.
 
     Args:
-        num_blocks: how many physical blocks there are (ids 0 .. num_blocks - 1).
+        num_blocks: number of physical blocks (ids 0 .. num_blocks - 1).
         block_size: tokens per block.
-        enable_prefix_caching: keep full blocks findable by their contents (see `prefix_cache`).
+        enable_prefix_caching: let full blocks be found by their contents (see `prefix_cache`).
 
     Raises:
         ValueError: a size below 1.
 
-    Every operation takes time in proportion to the blocks it names, whatever the size of the pool. (Forgetting
-    cached contents also visits what follows them; each block is visited once for each time that it was published.)
+    Every operation takes time proportional to the number of blocks passed to it, whatever the size of the pool.
+    (Forgetting a cached block also visits the cached blocks that continue it; each is visited once per publication.)
     """
 
     def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = False) -> None:
@@ -65,7 +65,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds, those with cached contents included."""
+        """Blocks without a holder, including those with cached contents."""
         return len(self._free)
 
     @property
@@ -74,19 +74,19 @@ class BlockPool:
         return self.num_blocks - self.num_free
 
     def ref_count(self, block: int) -> int:
-        """How many holders the block has; 0 means it is free."""
+        """Return the number of holders of the block; 0 means it is free."""
         self._require_known(block)
         return self._ref_counts[block]
 
     def is_shared(self, block: int) -> bool:
-        """Whether the block has several holders, so that none of them may write into it."""
+        """Return True if the block has several holders, so that none of them may write into it."""
         return self._ref_counts[block] > 1
 
     def allocate(self, n: int) -> list[int]:
-        """Take `n` free blocks and hold each once. Their contents are whatever the last holder left.
+        """Take `n` free blocks, each with one holder. Their contents are whatever the last holder left.
 
         Raises:
-            OutOfBlocks: fewer than `n` are free; then none is taken.
+            OutOfBlocks: fewer than `n` blocks are free; none is taken then.
             ValueError: `n` is negative.
         """
         if n < 0:
@@ -97,21 +97,21 @@ class BlockPool:
         for block in blocks:
             self._ref_counts[block] = 1
         for block in blocks:
-            self.forget(block)  # new contents are coming: the old must not be found again
+            self.forget(block)  # the block will be overwritten: its old contents must not be found again
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Add one holder to each block. A free block must have cached contents: it comes back to life.
+        """Add one holder to each block. A free block must have cached contents: it leaves the free queue.
 
         Raises:
-            ValueError: an unknown id, or a free block without cached contents; then nothing changes.
+            ValueError: an unknown id, or a free block without cached contents; nothing changes then.
         """
         blocks = list(blocks)
         for block in blocks:
             self._require_known(block)
             if self._ref_counts[block] == 0 and not self._is_cached(block):
                 raise ValueError(
-                    f"block {block} is free: allocate it, only a held or cached block can be shared"
+                    f"block {block} is free: allocate it; only a held or cached block can be shared"
                 )
         for block in blocks:
             if self._ref_counts[block] == 0:
@@ -119,20 +119,21 @@ class BlockPool:
             self._ref_counts[block] += 1
 
     def free(self, blocks: Iterable[int]) -> None:
-        """Drop one holder of each block. A block without holders is free; blocks freed first are reused first.
+        """Remove one holder of each block. A block without holders is free; blocks freed first are reused first.
 
-        A sequence frees its blocks tail first, so that of its cached blocks the beginning, which other
-        prompts are likelier to share, is evicted last.
+        A sequence frees its last block first. Its first blocks, which other prompts are more likely to share, are
+        then evicted from the prefix cache last.
 
         Raises:
-            ValueError: an unknown id, or more drops than a block has holders; then nothing changes.
+            ValueError: an unknown id, or a block freed more often than it has holders; nothing changes then.
         """
         blocks = list(blocks)
         for block, drops in Counter(blocks).items():
             self._require_known(block)
             if drops > self._ref_counts[block]:
                 raise ValueError(
-                    f"double free of block {block}: {self._ref_counts[block]} holders, {drops} were to be dropped"
+                    f"double free of block {block}: it has {self._ref_counts[block]} holders, but was freed {drops} "
+                    "times"
                 )
         worthless = []
         for block in blocks:
@@ -146,9 +147,9 @@ class BlockPool:
             self._free.push_head(block)
 
     def forget(self, block: int) -> None:
-        """The block's contents are about to change: the prefix cache must not find it, nor what follows it, again.
+        """Remove the block, and all cached blocks that continue it, from the prefix cache: it will be overwritten.
 
-        Free blocks that lose their worth by this go to the head of the queue.
+        Free blocks that are no longer cached move to the head of the queue.
         """
         if self.prefix_cache is None:
             return
@@ -158,27 +159,27 @@ class BlockPool:
                 self._free.push_head(lost)
 
     def free_blocks(self) -> list[int]:
-        """The free blocks in the order in which they would be handed out. Takes time in proportion to them."""
+        """Return the free blocks in the order in which `allocate` would take them, in time proportional to them."""
         return list(self._free)
 
     def check(self) -> None:
-        """Raise AssertionError if an invariant is broken. Takes time in proportion to the pool."""
+        """Raise AssertionError if an invariant is broken. Takes time proportional to the size of the pool."""
         free = list(self._free)
         if len(free) != len(self._free) or len(set(free)) != len(free):
             raise AssertionError(
-                f"the free queue says it holds {len(self._free)} blocks, it links {len(set(free))}"
+                f"the free queue has length {len(self._free)}, but links {len(set(free))} blocks"
             )
         unheld = {block for block, count in enumerate(self._ref_counts) if count == 0}
         if min(self._ref_counts) < 0:
             raise AssertionError(f"negative reference count: {min(self._ref_counts)}")
         if unheld != set(free):
             raise AssertionError(
-                f"blocks unheld but not free, or free but held: {sorted(unheld ^ set(free))}"
+                f"blocks without a holder that are not free, or free blocks with a holder: {sorted(unheld ^ set(free))}"
             )
         cached = [self._is_cached(block) for block in free]
         if cached != sorted(cached):
             raise AssertionError(
-                "a free block without cached contents stands behind one with: it would be used too late"
+                "an uncached free block is queued behind a cached one: the cached block would be evicted too early"
             )
         if self.prefix_cache is not None:
             self.prefix_cache.check()
@@ -192,7 +193,7 @@ class BlockPool:
 
 
 class _FreeQueue:
-    """A doubly linked list over block ids, in two flat lists; index `num_blocks` is head and tail at once."""
+    """A doubly linked list over block ids, stored in two flat lists; index `num_blocks` is both head and tail."""
 
     def __init__(self, num_blocks: int) -> None:
         self._end = num_blocks

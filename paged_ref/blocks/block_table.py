@@ -1,7 +1,7 @@
 """One sequence's map from logical to physical blocks (chapter 2; fork and copy-on-write: chapter 4).
 
-A sequence's tokens fill *logical* blocks 0, 1, 2, … in order. `blocks[i]` is the physical block behind
-logical block i, and token t lives in
+A sequence's tokens fill *logical* blocks 0, 1, 2, … in order. `blocks[i]` is the physical block of logical
+block i, and token t is stored in
 
     slot(t) = blocks[t // block_size] * block_size + t % block_size
 
@@ -10,12 +10,12 @@ logical block i, and token t lives in
     blocks          [    7,           1,            4    ]
     slots           28 29 30 31 |  4  5  6  7 | 16 17              the two free slots are the only waste
 
-A new block is taken when the first token that does not fit in the last one arrives, and not before: with
-num_tokens = 12 the table above still has three blocks, the 13th token brings the fourth.
+A new block is allocated only when a token arrives that does not fit in the last block: with num_tokens = 12
+the table above still has three blocks; the 13th token needs a fourth.
 
 One table serves every layer: each layer has its own storage, and the same block id is used in all of them.
 
-What must hold: `len(blocks) == ceil(num_tokens / block_size)`; the table holds one reference to each of its
+Invariants: `len(blocks) == ceil(num_tokens / block_size)`; the table holds one reference to each of its
 blocks; a slot that `append` returns belongs to no other table. (PagedAttention paper, sections 4.3 and 4.4.)
 """
 
@@ -32,9 +32,9 @@ class BlockTable:
     """The block table of one sequence. It starts empty; `append` makes room for tokens.
 
     Attributes:
-        blocks: physical block ids, one per logical block. Read it, do not write it.
+        blocks: physical block ids, one per logical block. Read-only for callers.
         num_tokens: tokens that have a slot.
-        pending_copies: (source, destination) block pairs that copy-on-write ordered. Whoever drives the
+        pending_copies: (source, destination) block pairs that copy-on-write requires. The caller that manages the
             storage takes them with `take_copies` and performs them before the next write.
     """
 
@@ -45,20 +45,20 @@ class BlockTable:
         self.pending_copies: list[tuple[int, int]] = []
 
     def append(self, num_tokens: int) -> list[int]:
-        """Make room for `num_tokens` more tokens and return their slots, all-or-nothing.
+        """Make room for `num_tokens` more tokens and return their slots, all or nothing.
 
-        If the last block is only partly full and shared, it is first replaced by a block of our own, and the
-        copy is noted in `pending_copies`. Full shared blocks stay shared: they will not be written again.
+        If the last block is partly full and shared, it is first replaced by a block of this table's own, and the
+        copy is recorded in `pending_copies`. Full shared blocks stay shared: they will not be written again.
 
         Raises:
-            OutOfBlocks: the pool cannot give the blocks; table and pool are unchanged.
+            OutOfBlocks: the pool has too few free blocks; table and pool are unchanged.
             ValueError: `num_tokens` is negative.
         """
         self.grow(num_tokens)
         return self.slots(self.num_tokens - num_tokens, self.num_tokens)
 
     def grow(self, num_tokens: int) -> None:
-        """`append` without the slots, for a caller that asks for them later (a prefill in chunks)."""
+        """Make room like `append`, for a caller that asks for the slots later (a chunked prefill)."""
         if num_tokens < 0:
             raise ValueError(f"cannot append {num_tokens} tokens: the number must be 0 or more")
         wanted = self.blocks_to_append(num_tokens)
@@ -70,19 +70,19 @@ class BlockTable:
                 self.blocks[-1] = own
                 self.pending_copies.append((shared, own))
             else:
-                # It may be cached: as a fork of a full block's beginning, whose other holders are gone.
+                # The block may be cached: a fork can end inside a full block whose other holders are gone.
                 self.pool.forget(self.blocks[-1])
         self.blocks += new
         self.num_tokens += num_tokens
 
     def blocks_to_append(self, num_tokens: int) -> int:
-        """How many blocks `append(num_tokens)` would take from the pool, a copy-on-write included."""
+        """Return how many blocks `append(num_tokens)` would take from the pool, including a copy-on-write."""
         grown = blocks_for(self.num_tokens + num_tokens, self.pool.block_size) - len(self.blocks)
         copies = num_tokens and self._last_is_partly_full() and self.pool.is_shared(self.blocks[-1])
         return grown + bool(copies)
 
     def adopt(self, blocks: list[int]) -> None:
-        """Begin an empty table with full blocks that hold the sequence's first tokens (a prefix-cache hit)."""
+        """Start an empty table with full blocks that hold the sequence's first tokens (a prefix-cache hit)."""
         if self.blocks:
             raise ValueError(
                 f"the table already has {len(self.blocks)} blocks: only an empty one can adopt a prefix"
@@ -92,9 +92,9 @@ class BlockTable:
         self.num_tokens = len(blocks) * self.pool.block_size
 
     def fork(self, num_tokens: int | None = None) -> BlockTable:
-        """A second table over the same blocks, for the first `num_tokens` tokens (default: all of them).
+        """Return a second table over the same blocks, for the first `num_tokens` tokens (default: all of them).
 
-        No block is taken and nothing is copied: every block gets one more holder.
+        No block is allocated and nothing is copied: every block gets one more holder.
 
         Raises:
             ValueError: more tokens than the table has.
@@ -113,19 +113,19 @@ class BlockTable:
         return child
 
     def release(self) -> None:
-        """Give every block back, the last one first, and be empty again. Releasing twice is harmless."""
+        """Free every block, the last one first, and leave the table empty. Releasing twice is harmless."""
         blocks, self.blocks = self.blocks, []
         self.num_tokens = 0
         self.pending_copies = []
         self.pool.free(reversed(blocks))
 
     def take_copies(self) -> list[tuple[int, int]]:
-        """The pending copies, which are then no longer pending."""
+        """Return the pending copies and clear the list."""
         copies, self.pending_copies = self.pending_copies, []
         return copies
 
     def slot(self, i: int) -> int:
-        """The slot of token `i`.
+        """Return the slot of token `i`.
 
         Raises:
             IndexError: the table has no token `i`.
@@ -135,7 +135,7 @@ class BlockTable:
         return self.blocks[i // self.pool.block_size] * self.pool.block_size + i % self.pool.block_size
 
     def slots(self, start: int, stop: int) -> list[int]:
-        """The slots of tokens start .. stop - 1.
+        """Return the slots of tokens start .. stop - 1.
 
         Raises:
             IndexError: the table does not have all of them.
@@ -147,7 +147,7 @@ class BlockTable:
         size = self.pool.block_size
         slots: list[int] = []
         while start < stop:
-            # The rest of one block, whose slots lie side by side.
+            # The remaining tokens of one block: its slots are contiguous.
             end = min(stop, start - start % size + size)
             first = self.blocks[start // size] * size + start % size
             slots += range(first, first + end - start)
@@ -162,7 +162,7 @@ class BlockTable:
                 f"{self.num_tokens} tokens need {needed} blocks, the table has {len(self.blocks)}"
             )
         if len(set(self.blocks)) != len(self.blocks):
-            raise AssertionError(f"a block stands twice in the table: {self.blocks}")
+            raise AssertionError(f"a block appears twice in the table: {self.blocks}")
         for logical, block in enumerate(self.blocks):
             if self.pool.ref_count(block) < 1:
                 raise AssertionError(f"logical block {logical} is physical block {block}, which is free")
@@ -172,13 +172,13 @@ class BlockTable:
 
 
 def blocks_to_append_each(tables: Iterable[BlockTable]) -> int:
-    """How many blocks the pool must have for one more token in each of these tables, one after the other.
+    """Return how many blocks the pool needs for one more token in each of these tables, in this order.
 
-    Exact where tables share a partly full block: with k holders that all append, k - 1 copy it and the last one,
-    by then its only holder, does not.
+    The count is exact where tables share a partly full block: if all k holders append, k - 1 of them copy the block,
+    and the last, by then its only holder, writes in place.
     """
     needed = 0
-    left: Counter[int] = Counter()  # holders that a shared block will have lost by the time it is looked at
+    left: Counter[int] = Counter()  # holders that a shared block will have lost when its next table appends
     for table in tables:
         grows = table.num_tokens % table.pool.block_size == 0
         if grows:
@@ -192,13 +192,13 @@ def blocks_to_append_each(tables: Iterable[BlockTable]) -> int:
 
 
 def move_tables(tables: Iterable[BlockTable], destination: BlockPool) -> list[tuple[int, int]]:
-    """Move tables to another pool (a swap), and return which block is to be copied where.
+    """Move tables to another pool (a swap) and return the (old block, new block) pairs to copy.
 
-    Blocks that the tables share stay shared. All-or-nothing. The tables' blocks in the old pool are free afterwards,
-    so the copies must be performed before anything is written there.
+    All or nothing; blocks that the tables share stay shared. The tables' blocks in the old pool are free afterwards,
+    so perform the copies before anything is written to that pool.
 
     Raises:
-        OutOfBlocks: the destination has too few free blocks; nothing changed.
+        OutOfBlocks: the destination has too few free blocks; nothing changes then.
         RuntimeError: a table has pending copies, so its contents are not complete.
     """
     tables = list(tables)

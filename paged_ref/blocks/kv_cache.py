@@ -1,17 +1,17 @@
-"""The storage of keys and values of all layers: written by slot, copied and moved by block (chapter 3).
+"""The storage for keys and values of all layers: written by slot, copied and moved by block (chapter 3).
 
     keys, values   [num_layers, num_blocks, block_size, num_kv_heads, head_dim]
 
-`keys[layer]` is one layer's cache as `paged_attention` takes it. A *slot* is a row of (block, offset) taken together:
-slot = block * block_size + offset. Writing a token is one row write, whatever sequence it belongs to. The same block
-ids are valid in every layer, so the block table is kept once and the storage `num_layers` times.
+`keys[layer]` is one layer's cache as `paged_attention` takes it. A *slot* is one row of the storage, with block and
+offset combined: slot = block * block_size + offset. Writing a token is one row write, whatever sequence it belongs to.
+The same block ids are valid in every layer, so there is one block table and `num_layers` times the storage.
 
     block 0                 block 1                 block 2
     [slot 0  1  2  3 ]      [slot 4  5  6  7 ]      [slot 8  9 10 11 ]        block_size = 4
 
-New storage is not cleared: a slot that no token was written to may hold anything, NaN included, and readers must
-not look at it. (PagedAttention paper, section 4.2. A block's tokens lie outermost, so that one token's heads lie side
-by side; vLLM's FlashAttention backend uses the same order.)
+New storage is not cleared: a slot that no token was written to may hold anything, including NaN, and must not be
+read. (PagedAttention paper, section 4.2. The token is the outermost dimension of a block, so one token's heads are
+contiguous; vLLM's FlashAttention backend uses the same order.)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class KVCache:
         pin_memory: page-locked host memory, for fast copies to and from a GPU (the host side of a swap).
 
     Raises:
-        MemoryError: the device has no room for it; the message says how much was asked for.
+        MemoryError: the device has no room for the cache; the message says how much was requested.
     """
 
     def __init__(
@@ -69,30 +69,30 @@ class KVCache:
         return 2 * self.keys.numel() * self.keys.element_size()
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
-        """Write [num_tokens, num_kv_heads, head_dim] rows of one layer by slot ([num_tokens], int64, all valid)."""
+        """Write one layer's rows [num_tokens, num_kv_heads, head_dim] into `slots` ([num_tokens] int64, all valid)."""
         write_rows(key, self.keys[layer], slots)
         write_rows(value, self.values[layer], slots)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks, in every layer: [(source, destination)]. All sources are read before any is written."""
+        """Copy whole blocks, in every layer: [(source, destination)]. All sources are read before any write."""
         self.load_blocks(self, pairs)
 
     def load_blocks(self, other: KVCache, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy blocks of another cache into this one: [(its block, our block)]. With a host cache this is a swap."""
+        """Copy blocks of another cache into this one: [(block there, block here)]. With a host cache this is a swap."""
         if not pairs:
             return
         import torch
 
         sources, destinations = torch.tensor(pairs, dtype=torch.int64).T
         for ours, theirs in ((self.keys, other.keys), (self.values, other.values)):
-            # index_select makes the read complete before the write; index_copy_ writes into `ours` itself, where
-            # `ours[:, destinations].copy_(…)` would fill a temporary and lose it.
+            # index_select finishes reading before anything is written. index_copy_ writes into `ours` itself;
+            # `ours[:, destinations].copy_(…)` would write into a temporary and lose the result.
             moved = theirs.index_select(1, sources.to(theirs.device)).to(ours.device)
             ours.index_copy_(1, destinations.to(ours.device), moved)
 
 
 def write_rows(rows: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
-    """Write rows [num_tokens, num_kv_heads, head_dim] into one layer's keys or values by slot; nothing is checked."""
+    """Write rows [num_tokens, num_kv_heads, head_dim] into one layer's keys or values by slot, without checks."""
     cache.flatten(0, 1).index_copy_(0, slots, rows)
 
 
@@ -103,10 +103,11 @@ def write_kv(key: Any, value: Any, key_cache: Any, value_cache: Any, slot_mappin
         key, value: [num_tokens, num_kv_heads, head_dim].
         key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], changed in place.
         slot_mapping: [num_tokens] integers. -1: this token is not written (padding).
-            NumPy arrays or torch tensors, all of one kind.
+
+    All arguments are NumPy arrays, or all are torch tensors.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, a slot outside the cache, or a slot named twice. Nothing is
+        ValueError: shapes or dtypes that do not match, a slot outside the cache, or a slot used twice. Nothing is
             written then.
     """
     slots = np.asarray(slot_mapping if isinstance(slot_mapping, np.ndarray) else slot_mapping.cpu())
@@ -161,4 +162,4 @@ def _check_write(key: Any, value: Any, key_cache: Any, value_cache: Any, slots: 
         )
     values, counts = np.unique(slots[slots != -1], return_counts=True)
     if (counts > 1).any():
-        raise ValueError(f"slot {values[counts > 1][0]} is named for two tokens of one write")
+        raise ValueError(f"slot {values[counts > 1][0]} is given for two tokens of one write")

@@ -1,24 +1,24 @@
-r"""Finding blocks by what they hold: prefix caching (chapter 4).
+r"""Prefix caching: finding blocks by their contents (chapter 4).
 
-The keys and values of a token depend on that token and on *every* token before it, and on nothing else. So a full
-block may be used again by another sequence exactly when both agree on all tokens up to the block's end. The cache
-files each full block under a chained key:
+The keys and values of a token depend on that token and on *every* token before it, and on nothing else. So another
+sequence can reuse a full block exactly when both sequences agree on all tokens up to the block's end. The cache
+stores each full block under a chained key:
 
     key(block i) = hash(key(block i - 1), the block's tokens, extras)         extras: for example a tenant's salt
 
     prompt A   [ the cat sat ] [ on the mat ]          root --the cat sat--> 5 --on the mat--> 9
     prompt B   [ the cat sat ] [ in the hat ]                            \--in the hat--> 2
 
-The chain is a path from the root, so the same tokens under another parent are another key, and a hit can only
-start at the beginning of a sequence.
+The chain is a path from the root, so the same tokens after a different parent have a different key, and a hit can
+only start at the beginning of a sequence.
 
-Why a collision cannot serve wrong contents: an entry remembers its parent entry and its tokens, and a look-up
-compares them. With a hash function that always returns the same value, the cache gets slower and stays right.
+Why a collision cannot serve wrong contents: an entry stores its parent entry and its tokens, and a look-up compares
+them. With a hash function that always returns the same value, the cache gets slower but stays correct.
 
-What must hold: a block is filed at most once; a filed block is full and its keys and values are written; before a
-block gets new contents it is forgotten (the pool sees to that); every entry's parent is filed too, so every entry
-can be found. Sources: vLLM's automatic prefix caching (chained block hashes), SGLang's RadixAttention (the same
-idea as a tree of token runs).
+Invariants: a block has at most one entry; a cached block is full and its keys and values are written; before a block
+gets new contents it is forgotten (the pool does this); every entry's parent is cached too, so every entry can be
+found. Sources: vLLM's automatic prefix caching (chained block hashes), SGLang's RadixAttention (the same idea with a
+tree of token runs).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Entry:
-    """One full block in the cache, the way to it from the root, and the entries that continue it."""
+    """One full block in the cache, with its parent entry and the entries that continue it."""
 
     key: bytes
     parent: Entry | None
@@ -41,22 +41,22 @@ class Entry:
 
 
 def chained_key(parent: bytes, tokens: Sequence[int], extras: Hashable) -> bytes:
-    """SHA-256 over the parent's key, the tokens and the extras. Python's own `hash` is neither wide nor stable."""
+    """Return the SHA-256 of the parent's key, tokens and extras. Python's `hash` is too short and not stable."""
     return hashlib.sha256(repr((parent, tuple(tokens), extras)).encode()).digest()
 
 
 class PrefixCache:
-    """The filed blocks of one pool. `hits` and `queries` count full blocks looked up, since the start.
+    """The cached blocks of one pool. `queries` and `hits` count full blocks looked up and found since the start.
 
     Args:
-        hash_function: (parent key, tokens, extras) -> key. Tests pass one that collides.
+        hash_function: (parent key, tokens, extras) -> key. Tests pass a function that collides.
     """
 
     def __init__(
         self, hash_function: Callable[[bytes, Sequence[int], Hashable], bytes] = chained_key
     ) -> None:
         self._hash = hash_function
-        self._by_key: dict[bytes, list[Entry]] = {}  # one entry to a key, more where keys collide
+        self._by_key: dict[bytes, list[Entry]] = {}  # one entry per key, several where keys collide
         self._by_block: dict[int, Entry] = {}
         self.queries = 0
         self.hits = 0
@@ -70,9 +70,9 @@ class PrefixCache:
     def extend_keys(
         self, keys: list[bytes], token_ids: Sequence[int], block_size: int, extras: Hashable = None
     ) -> None:
-        """Append the chained keys of the full blocks of `token_ids` that `keys` does not cover yet.
+        """Append to `keys` the chained keys of the full blocks of `token_ids` that it does not cover yet.
 
-        A sequence keeps its keys, so that each block is hashed once, however often the sequence is looked up.
+        A sequence keeps its keys, so each block is hashed once, however often the sequence is looked up.
         """
         for start in range(len(keys) * block_size, len(token_ids) - block_size + 1, block_size):
             parent = keys[-1] if keys else b""
@@ -97,7 +97,7 @@ class PrefixCache:
         return None
 
     def holds(self, entry: Entry | None) -> bool:
-        """Whether an entry found earlier is still filed. The root (None) always is."""
+        """Return True if an entry found earlier is still cached. The root (None) always is."""
         return entry is None or self._by_block.get(entry.block) is entry
 
     def match(
@@ -109,9 +109,9 @@ class PrefixCache:
     ) -> list[Entry]:
         """Return the longest cached prefix of a sequence of n tokens, in full blocks, at most n - 1 tokens.
 
-        The last token is never taken from the cache: the model must run on it to compute the next one.
+        The last token is never taken from the cache: the model must run on it to compute the next token.
 
-        keys: the sequence's chained keys (`extend_keys`), as far as they are known.
+        keys: the sequence's chained keys (`extend_keys`), as far as the caller has them.
         """
         found: list[Entry] = []
         parent = None
@@ -125,7 +125,7 @@ class PrefixCache:
         return found
 
     def count(self, queries: int, hits: int) -> None:
-        """Count a look-up that led to an admission: `queries` full blocks asked for, `hits` of them found."""
+        """Count a look-up that led to an admission: `queries` full blocks looked up, `hits` of them found."""
         self.queries += queries
         self.hits += hits
 
@@ -137,16 +137,16 @@ class PrefixCache:
         block: int,
         key: bytes | None = None,
     ) -> Entry:
-        """File a full block whose keys and values are written; returns the entry that stands for its contents.
+        """Add a full block whose keys and values are written, and return the entry for its contents.
 
-        If the same contents are filed already, that entry is returned and `block` stays an unfiled duplicate.
+        If the same contents are cached already, that entry is returned and `block` stays an uncached duplicate.
 
         Raises:
-            ValueError: the parent is no longer filed, or the block is filed with other contents.
+            ValueError: the parent is no longer cached, or the block is cached with other contents.
         """
         if not self.holds(parent):
             raise ValueError(
-                f"block {block} follows an entry that was forgotten: file its sequence from the beginning"
+                f"block {block} follows an entry that was forgotten: publish its sequence from the beginning"
             )
         if key is None:
             key = self._hash(parent.key if parent else b"", tokens, extras)
@@ -155,7 +155,7 @@ class PrefixCache:
             return existing
         if block in self._by_block:
             raise ValueError(
-                f"block {block} is filed with other contents: forget it before it is written again"
+                f"block {block} is cached with other contents: forget it before it is written again"
             )
         entry = Entry(key, parent, tuple(tokens), extras, block)
         self._by_key.setdefault(key, []).append(entry)
@@ -165,9 +165,9 @@ class PrefixCache:
         return entry
 
     def forget(self, block: int) -> list[int]:
-        """Remove a block's entry and all entries below it, which could no longer be found. Returns their blocks.
+        """Remove a block's entry and all entries below it, which could no longer be found; return their blocks.
 
-        An entry is removed once in its life, so on average this costs no more than publishing did.
+        Each entry is removed only once, so on average this costs no more than publishing.
         """
         if block not in self._by_block:
             return []
@@ -194,10 +194,10 @@ class PrefixCache:
             raise AssertionError("the index by key and the index by block hold different entries")
         for block, entry in self._by_block.items():
             if entry.block != block:
-                raise AssertionError(f"block {block} is filed under the entry of block {entry.block}")
+                raise AssertionError(f"block {block} is indexed under the entry of block {entry.block}")
             if not self.holds(entry.parent):
                 raise AssertionError(
-                    f"block {block} is filed, the block before it is not: it can never be found"
+                    f"block {block} is cached, but the block before it is not: it can never be found"
                 )
             if entry.parent is not None and entry not in entry.parent.children:
-                raise AssertionError(f"block {block} is missing among its parent's children")
+                raise AssertionError(f"block {block} is missing from its parent's children")

@@ -1,4 +1,4 @@
-"""`python -m paged_ref generate "prompt" ["prompt" …]`: prompts on a real model through a paged cache (chapter 7)."""
+"""`python -m paged_ref generate "prompt" ["prompt" …]`: run prompts on a real model with a paged cache (chapter 7)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..sampling.params import SamplingParams
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be varied."""
+    """Add the command's options."""
     parser.add_argument("prompts", nargs="+", metavar="prompt")
     parser.add_argument("--model", default="smollm2-135m", help="a name, a hub id, or a local folder")
     parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="new tokens per prompt (64)")
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--raw", action="store_true", help="continue the text itself, without the chat template"
     )
-    parser.add_argument("--num-blocks", type=int, metavar="N", help="blocks in the pool (what memory allows)")
+    parser.add_argument("--num-blocks", type=int, metavar="N", help="blocks in the pool (as many as fit)")
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (16)")
     parser.add_argument("--dtype", default="auto", help="auto, float32, float16 or bfloat16")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda")
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the prompts, printing the text as it comes; returns the exit status."""
+    """Run the prompts and print the text as it is generated; return the exit status."""
     sampling = SamplingParams(max_tokens=args.max_tokens, temperature=args.temperature, seed=args.seed)
     from ..generation.llm import LLM
 
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_streams(prompts: list[str], events: Any) -> None:
-    """Print texts as they grow. The first unfinished prompt is shown live; the others wait behind it."""
+    """Print texts as they grow. The first unfinished prompt is shown live; the others are shown after it."""
     waiting: dict[int, str] = dict.fromkeys(range(len(prompts)), "")
     done: set[int] = set()
     shown = -1

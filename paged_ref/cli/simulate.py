@@ -1,4 +1,4 @@
-"""`python -m paged_ref simulate`: a workload on the real scheduler, and what became of it (chapter 6)."""
+"""`python -m paged_ref simulate`: run a workload on the real scheduler and report the metrics (chapter 6)."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from ..workload import TRACES, make_workload
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be varied."""
+    """Add the command's options."""
     parser.add_argument(
         "--setup", choices=SETUPS, default="opt-13b-a100", help="model and GPUs (opt-13b-a100)"
     )
     parser.add_argument("--trace", choices=TRACES, default="sharegpt", help="mean lengths (sharegpt)")
-    parser.add_argument("--requests", type=int, default=1000, metavar="N", help="how many (1000)")
-    parser.add_argument("--rate", type=float, default=1.5, help="arrivals a second; inf: all at once (1.5)")
-    parser.add_argument("--seed", type=int, default=0, help="of lengths and arrivals (0)")
+    parser.add_argument("--requests", type=int, default=1000, metavar="N", help="number of requests (1000)")
+    parser.add_argument("--rate", type=float, default=1.5, help="arrivals per second; inf: all at once (1.5)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of lengths and arrivals (0)")
     parser.add_argument(
-        "--urgent", type=float, default=0.0, metavar="SHARE", help="share with priority -1 (0)"
+        "--urgent", type=float, default=0.0, metavar="SHARE", help="fraction of requests with priority -1 (0)"
     )
     parser.add_argument(
-        "--shared-tokens", type=int, default=0, metavar="N", help="a common system prompt (0)"
+        "--shared-tokens", type=int, default=0, metavar="N", help="length of a common system prompt (0)"
     )
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (16)")
     parser.add_argument(
-        "--num-blocks", type=int, metavar="N", help="blocks in the pool (what the GPUs have room for)"
+        "--num-blocks", type=int, metavar="N", help="blocks in the pool (as many as fit on the GPUs)"
     )
     parser.add_argument("--preemption", choices=("recompute", "swap"), default="recompute")
     parser.add_argument(
-        "--prefix-caching", action="store_true", help="reuse full blocks with the same beginning"
+        "--prefix-caching", action="store_true", help="reuse cached full blocks of equal prefixes"
     )
     parser.add_argument(
-        "--watermark", type=float, default=0.01, help="share of the pool kept from newcomers (0.01)"
+        "--watermark", type=float, default=0.01, help="fraction of the pool reserved from new requests (0.01)"
     )
     parser.add_argument("--max-num-seqs", type=int, default=256, metavar="N", help="sequences at once (256)")
     parser.add_argument(
-        "--max-num-batched-tokens", type=int, default=2048, metavar="N", help="tokens a step (2048)"
+        "--max-num-batched-tokens", type=int, default=2048, metavar="N", help="tokens per step (2048)"
     )
     parser.add_argument(
         "--prometheus", action="store_true", help="print the metrics in Prometheus' format instead"
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate and print; returns the exit status."""
+    """Simulate and print; return the exit status."""
     jobs = make_workload(
         TRACES[args.trace],
         args.requests,
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def report(result: SimulationResult) -> str:
-    """The result in a few lines of text."""
+    """Return the result as a few lines of text."""
     metrics, now = result.metrics, result.metrics.snapshot()
     speed = now["finished"] / result.wall_seconds if now["finished"] else 0.0
     hits = (

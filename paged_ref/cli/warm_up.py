@@ -1,7 +1,7 @@
-"""`python -m paged_ref warm-up`: compile the CPU loops before the first prompt has to wait for them.
+"""`python -m paged_ref warm-up`: compile the CPU loops in advance, so that the first prompt does not wait.
 
-numba compiles at the first call and keeps the result on disk, beside the package or in the user's cache. The set-up
-runs this once.
+numba compiles at the first call and stores the result on disk, beside the package or in the user's cache. The set-up
+runs this command once.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Nothing can be varied."""
+    """Add no options: the command has none."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Run every loop once: about twenty seconds the first time, one afterwards. Returns the exit status."""
     if importlib.util.find_spec("numba") is None:
-        return 0  # "auto" chooses torch then
+        return 0  # without numba, "auto" selects torch
     print("Compiling the attention loops for this CPU, once (about twenty seconds) ...", flush=True)
     started = time.monotonic()
     from ..attention import numba_paged

@@ -1,1 +1,1 @@
-"""What paging replaced: one contiguous reservation per request (chapter 1)."""
+"""The baseline that paging replaced: one contiguous reservation per request (chapter 1)."""

@@ -1,12 +1,12 @@
-"""One row of slots from which contiguous pieces are taken and given back: two classic allocators (chapter 1).
+"""Two classic allocators of contiguous pieces in one row of slots (chapter 1).
 
-    FirstFitArena   the first hole that is large enough; neighbouring holes become one again
-    BuddyArena      sizes are powers of two; a hole splits into two "buddies", and only buddies become one again
+    FirstFitArena   takes the first hole that is large enough; neighbouring holes are merged
+    BuddyArena      sizes are powers of two; a hole splits into two "buddies", and only buddies are merged
 
-Both can have enough slots free and still say no, because the free ones are not next to each other: that is *external
-fragmentation*. Blocks of one size cannot (`block_pool.py`): any free block serves any request.
+Both can have enough free slots and still fail, because the free slots are not contiguous: that is *external
+fragmentation*. Blocks of one size (`block_pool.py`) do not have this problem: any free block fits any request.
 
-What must hold: pieces and holes, end to end, are the whole arena; a request that does not fit changes nothing.
+Invariants: pieces and holes, end to end, cover the whole arena; an allocation that fails changes nothing.
 (Knuth, The Art of Computer Programming, volume 1, section 2.5, describes both.)
 """
 
@@ -20,26 +20,26 @@ from ..arguments import next_power_of_two, require_int
 
 
 class Arena(Protocol):
-    """A row of slots from which contiguous pieces are taken."""
+    """A row of slots from which contiguous pieces are allocated."""
 
     num_slots: int
     num_free: int
 
     def allocate(self, num_slots: int) -> int | None:
-        """Start of a new piece of at least so many slots, or None if no hole is large enough."""
+        """Return the start of a new piece of at least `num_slots` slots, or None if no hole is large enough."""
 
     def size_of(self, start: int) -> int:
-        """Slots of the piece that begins at `start`; more than were asked for, if the arena rounds up."""
+        """Return the size of the piece that begins at `start`; more than requested if the arena rounds up."""
 
     def free(self, start: int) -> None:
-        """Give the piece that begins at `start` back."""
+        """Free the piece that begins at `start`."""
 
     def holes(self) -> list[tuple[int, int]]:
-        """(start, size) of every hole, by start."""
+        """Return (start, size) of every hole, sorted by start."""
 
 
 class FirstFitArena:
-    """Takes the first hole that is large enough.
+    """An arena that allocates from the first hole that is large enough.
 
     Raises:
         ValueError: fewer than one slot.
@@ -53,7 +53,7 @@ class FirstFitArena:
         self._holes = [(0, num_slots)]
 
     def allocate(self, num_slots: int) -> int | None:
-        """Take `num_slots` from the first hole that has them. None: no hole has, however much is free in all."""
+        """Take `num_slots` slots from the first hole that is large enough. None: no hole is, whatever the total."""
         require_int("num_slots", num_slots, 1)
         for index, (start, size) in enumerate(self._holes):
             if size >= num_slots:
@@ -65,14 +65,14 @@ class FirstFitArena:
         return None
 
     def size_of(self, start: int) -> int:
-        """Slots of the piece that begins at `start`."""
+        """Return the size of the piece that begins at `start`."""
         return self._pieces[start]
 
     def free(self, start: int) -> None:
-        """Give a piece back. It becomes one hole with the holes before and after it.
+        """Free a piece and merge it with the holes before and after it.
 
         Raises:
-            ValueError: no piece begins there; then nothing changes.
+            ValueError: no piece begins there; nothing changes then.
         """
         size = _take(self._pieces, start)
         self.num_free += size
@@ -88,7 +88,7 @@ class FirstFitArena:
         self._holes[first:last] = [(start, size)]
 
     def holes(self) -> list[tuple[int, int]]:
-        """(start, size) of every hole, by start."""
+        """Return (start, size) of every hole, sorted by start."""
         return list(self._holes)
 
     def check(self) -> None:
@@ -96,14 +96,14 @@ class FirstFitArena:
         _check_cover(self, self._pieces)
         for (start, size), (following, _) in pairwise(self._holes):
             if start + size == following:
-                raise AssertionError(f"two holes touch at {following}: they should be one")
+                raise AssertionError(f"two holes touch at {following}: they should be merged")
 
 
 class BuddyArena:
-    """Rounds every piece up to a power of two and keeps holes of such sizes only.
+    """An arena that rounds every piece up to a power of two. Its holes have power-of-two sizes, too.
 
     A piece of size s begins at a multiple of s, and its buddy at `start XOR s`: the other half of the piece from which
-    both were split. An arena whose own size is not a power of two begins as several holes, the largest first.
+    both were split. An arena whose own size is not a power of two starts as several holes, the largest first.
 
     Raises:
         ValueError: fewer than one slot.
@@ -114,7 +114,7 @@ class BuddyArena:
         self.num_slots = num_slots
         self.num_free = num_slots
         self._pieces: dict[int, int] = {}
-        self._holes: dict[int, list[int]] = {}  # size -> starts, rising
+        self._holes: dict[int, list[int]] = {}  # size -> starts, in ascending order
         start = 0
         while start < num_slots:
             size = 1 << ((num_slots - start).bit_length() - 1)
@@ -122,7 +122,7 @@ class BuddyArena:
             start += size
 
     def allocate(self, num_slots: int) -> int | None:
-        """Take a piece of the next power of two, from the smallest hole that is large enough. None: there is none."""
+        """Take a piece of the next power of two, from the smallest hole that is large enough. None: no hole is."""
         require_int("num_slots", num_slots, 1)
         size = next_power_of_two(num_slots)
         found = min((hole for hole, starts in self._holes.items() if starts and hole >= size), default=0)
@@ -137,14 +137,14 @@ class BuddyArena:
         return start
 
     def size_of(self, start: int) -> int:
-        """Slots of the piece that begins at `start`."""
+        """Return the size of the piece that begins at `start`."""
         return self._pieces[start]
 
     def free(self, start: int) -> None:
-        """Give a piece back. As long as its buddy is a hole too, the two become one.
+        """Free a piece. As long as its buddy is a hole too, the two are merged.
 
         Raises:
-            ValueError: no piece begins there; then nothing changes.
+            ValueError: no piece begins there; nothing changes then.
         """
         size = _take(self._pieces, start)
         self.num_free += size
@@ -154,7 +154,7 @@ class BuddyArena:
         insort(self._holes.setdefault(size, []), start)
 
     def holes(self) -> list[tuple[int, int]]:
-        """(start, size) of every hole, by start."""
+        """Return (start, size) of every hole, sorted by start."""
         return sorted((start, size) for size, starts in self._holes.items() for start in starts)
 
     def check(self) -> None:
@@ -163,22 +163,24 @@ class BuddyArena:
         for start, size in [*self.holes(), *self._pieces.items()]:
             if size & (size - 1) or start % size:
                 raise AssertionError(
-                    f"{size} slots at {start}: wanted is a power of two, at a multiple of itself"
+                    f"{size} slots at {start}: the size must be a power of two, and the start a multiple of it"
                 )
 
 
 def _take(pieces: dict[int, int], start: int) -> int:
     if start not in pieces:
-        raise ValueError(f"no piece begins at slot {start}: it was never allocated, or it is free already")
+        raise ValueError(f"no piece begins at slot {start}: it was never allocated, or is free already")
     return pieces.pop(start)
 
 
 def _check_cover(arena: Arena, pieces: dict[int, int]) -> None:
-    """Pieces and holes, end to end, are the arena."""
+    """Raise AssertionError unless pieces and holes, end to end, cover the arena."""
     at = 0
     for start, size in sorted([*pieces.items(), *arena.holes()]):
         if start != at:
-            raise AssertionError(f"slots {min(at, start)} to {max(at, start) - 1} are in no piece, or in two")
+            raise AssertionError(
+                f"slots {min(at, start)} to {max(at, start) - 1} are in no piece or hole, or in two"
+            )
         at = start + size
     if at != arena.num_slots or arena.num_free != sum(size for _, size in arena.holes()):
         raise AssertionError(f"{at} slots, {arena.num_free} free: the arena has {arena.num_slots}")

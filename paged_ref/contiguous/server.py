@@ -1,11 +1,11 @@
-"""What paging replaced: every request's keys and values in one piece of one arena (chapter 1).
+"""The baseline that paging replaced: each request's keys and values in one contiguous piece of an arena (chapter 1).
 
-A contiguous cache has to be reserved before it is filled, and nobody knows how long a request will become. The vLLM
+A contiguous cache has to be reserved before it is filled, when the final length of a request is not known. The vLLM
 paper compares three rules for how much to reserve, all with a buddy allocator:
 
     reserve_max             the longest length allowed           Orca (Max)
     reserve_power_of_two    prompt + output rounded up to 2^k    Orca (Pow2): knows the output within a factor of 2
-    reserve_oracle          prompt + output                      Orca (Oracle): knows the future; nobody can build it
+    reserve_oracle          prompt + output                      Orca (Oracle): knows the future; cannot be built
 
 At any moment each slot of the arena is in one of four states, and three of them are waste:
 
@@ -13,10 +13,10 @@ At any moment each slot of the arena is in one of four states, and three of them
     | token token token | will be used | never   |            | token token | will be used | never
       used                reserved       internal   external
 
-What an arena rounds a piece up by is external waste, as in the paper: no request asked for it.
+The slots that the arena adds by rounding up count as external waste, as in the paper: no request asked for them.
 
-What must hold: no job overtakes another; a job that does not fit changes nothing; the four states add up to the arena
-at any time. (PagedAttention paper, sections 3.1 and 6.1.)
+Invariants: no job overtakes another; a job that does not fit changes nothing; the four states always add up to the
+whole arena. (PagedAttention paper, sections 3.1 and 6.1.)
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from ..sizing import Usage, split_reservation
 from ..workload import Job
 from .arena import Arena
 
-Reserve = Callable[[Job, int], int]  # slots that a job is given, of at most max_tokens
+Reserve = Callable[[Job, int], int]  # (job, max_tokens) -> slots to reserve, at most max_tokens
 
 
 def reserve_max(job: Job, max_tokens: int) -> int:
-    """The longest length allowed, whatever the job is."""
+    """Reserve the longest length allowed, whatever the job is."""
     return max_tokens
 
 
 def reserve_power_of_two(job: Job, max_tokens: int) -> int:
-    """The output's length is known within a factor of two."""
+    """Reserve for an output whose length is known within a factor of two."""
     return min(max_tokens, job.prompt_tokens + next_power_of_two(job.output_tokens))
 
 
 def reserve_oracle(job: Job, max_tokens: int) -> int:
-    """The output's length is known."""
+    """Reserve for an output whose length is known."""
     return job.prompt_tokens + job.output_tokens
 
 
 @dataclass
 class Running:
-    """A job in its piece of the arena: it asked for `num_slots` and got `rounded` more."""
+    """A job in its piece of the arena: `num_slots` slots as requested, and `rounded` more from rounding up."""
 
     job: Job
     start: int
@@ -60,22 +60,22 @@ class Running:
 
     @property
     def left(self) -> int:
-        """Tokens that it will still generate."""
+        """Tokens still to generate."""
         return self.job.prompt_tokens + self.job.output_tokens - self.num_tokens
 
     @property
     def usage(self) -> Usage:
-        """What became of its piece's slots."""
+        """The slots of the piece by state."""
         usage = split_reservation(self.num_tokens, self.num_tokens + self.left, self.num_slots)
         return usage + Usage(0, 0, 0, external=self.rounded)
 
 
 class ContiguousServer:
-    """First come, first served, and continuous batching: whoever ends leaves, whoever then fits comes in.
+    """First come, first served, with continuous batching: a finished job leaves and the next that fits is admitted.
 
     Attributes:
-        waiting: jobs, the oldest first. None overtakes another.
-        running: by the start of their piece.
+        waiting: jobs, the oldest first. No job overtakes another.
+        running: jobs, by the start of their piece.
 
     Raises:
         ValueError: a job that could not run even alone.
@@ -91,11 +91,11 @@ class ContiguousServer:
         for job in self.waiting:
             if reserve(job, max_tokens) > room:
                 raise ValueError(
-                    f"a job wants {reserve(job, max_tokens)} slots in one piece, and the largest hole has {room}"
+                    f"a job needs {reserve(job, max_tokens)} contiguous slots, but the largest hole has {room}"
                 )
 
     def admit(self) -> None:
-        """Let waiting jobs in until the oldest of them does not fit."""
+        """Admit waiting jobs until the oldest of them does not fit."""
         while self.waiting:
             job = self.waiting[0]
             wanted = self.reserve(job, self.max_tokens)
@@ -107,13 +107,13 @@ class ContiguousServer:
             self.running[start] = Running(job, start, wanted, rounded, job.prompt_tokens)
 
     def advance(self, steps: int) -> None:
-        """Everyone generates `steps` tokens; who has ended leaves.
+        """Let every running job generate `steps` tokens, and remove the jobs that have ended.
 
         Raises:
-            ValueError: somebody has fewer tokens left to generate; then nothing changes.
+            ValueError: a job has fewer tokens left to generate; nothing changes then.
         """
         if steps > self.steps_to_next_end():
-            raise ValueError(f"{steps} steps, but somebody ends after {self.steps_to_next_end()}")
+            raise ValueError(f"{steps} steps, but a job ends after {self.steps_to_next_end()}")
         for running in list(self.running.values()):
             running.num_tokens += steps
             if not running.left:
@@ -121,22 +121,22 @@ class ContiguousServer:
                 self.arena.free(running.start)
 
     def steps_to_next_end(self) -> int:
-        """Steps until the first of the running jobs has all its tokens."""
+        """Return the number of steps until the first running job has all its tokens."""
         return min((running.left for running in self.running.values()), default=0)
 
     def usage(self) -> Usage:
-        """What became of the arena's slots. All that is free counts as external: somebody waits, and cannot have it."""
+        """Return the arena's slots by state. All free slots count as external: a job waits and cannot use them."""
         return sum((r.usage for r in self.running.values()), Usage(0, 0, 0, self.arena.num_free))
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came out of `serve`.
+    """The result of `serve`.
 
     Attributes:
-        average: slots by their state, averaged over the steps in which somebody waited.
-        mean_running: jobs at once, averaged likewise.
-        steps: until the last job ended.
+        average: slots by state, averaged over the steps in which a job waited.
+        mean_running: jobs at once, averaged over the same steps.
+        steps: steps until the last job ended.
     """
 
     average: Usage
@@ -147,10 +147,10 @@ class Run:
 def serve(
     jobs: Iterable[Job], arena: Arena, reserve: Reserve, max_tokens: int = 2048, warm_up: int = 0
 ) -> Run:
-    """Run jobs that all wait from the beginning, and average over the steps while some still wait.
+    """Run jobs that all wait from the beginning, and average over the steps in which some still wait.
 
     Args:
-        warm_up: steps at the beginning that are left out of the averages: all start at once, and are equally young.
+        warm_up: steps at the beginning to leave out of the averages: the first jobs all start at the same time.
     """
     server = ContiguousServer(jobs, arena, reserve, max_tokens)
     total, weight, running, step = Usage(0, 0, 0, 0), 0, 0, 0
@@ -166,5 +166,5 @@ def serve(
         server.advance(steps)
         step += steps
     if not weight:
-        raise ValueError("at no time after the warm-up did a job wait: give more jobs, or fewer slots")
+        raise ValueError("no job waited at any time after the warm-up: use more jobs or fewer slots")
     return Run(total * (1 / weight), running / weight, step)

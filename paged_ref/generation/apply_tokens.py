@@ -1,11 +1,11 @@
-"""What a step's chosen tokens do to the sequences: they grow, fork, end (chapter 7).
+"""Apply a step's sampled tokens to the sequences, which grow, fork or end (chapter 7).
 
-    a sequence that decodes          takes its token
-    a prompt just computed, n = 3    forks into three, each takes its own token: the prompt's blocks are shared
-    a beam                           waits for the other beams, then the best extensions take the place of all
+    a sequence that decodes          appends its token
+    a prompt just computed, n = 3    forks into three, each appends its own token: the prompt's blocks are shared
+    a beam                           waits for the other beams; then the best extensions replace all beams
 
-A fork costs no block. The first write into a block that several sequences hold makes a copy (copy-on-write), and that
-happens when the scheduler gives the next slot.
+A fork needs no block. The first write into a block that several sequences hold makes a copy (copy-on-write), when the
+scheduler allocates the next slot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..scheduling.step import Chunk
 
 
 def wish_for(chunk: Chunk) -> Wish:
-    """What is to be chosen after a chunk: one token; after a prompt, one for each sample; for a beam, several."""
+    """Return the draws to make after a chunk: one token; after a prompt, one per sample; for a beam, several."""
     request, sequence = chunk.request, chunk.sequence
     if request.beam_search is not None:
         return Wish(request.sampling, request.beam_search.num_candidates)
@@ -33,7 +33,7 @@ def wish_for(chunk: Chunk) -> Wish:
 def extend(
     scheduler: Scheduler, sampled: abc.Sequence[Chunk], choices: abc.Sequence[abc.Sequence[Draw]]
 ) -> int:
-    """Give the chunks' sequences what was chosen for them; returns how many tokens were made."""
+    """Give the chunks' sequences the tokens chosen for them; return the number of generated tokens."""
     now = time.perf_counter()
     num_tokens = 0
     for chunk, draws in zip(sampled, choices, strict=True):
@@ -53,7 +53,7 @@ def extend(
 
 
 def _take(scheduler: Scheduler, request: Request, sequence: Sequence, draw: Draw) -> None:
-    """Give a sequence its next token, and end it if that was its last."""
+    """Append a sequence's next token, and end the sequence if that token is its last."""
     sequence.token_ids.append(draw.token_id)
     sequence.cumulative_logprob += draw.logprob
     detokenizer = sequence.detokenizer
@@ -67,7 +67,7 @@ def _take(scheduler: Scheduler, request: Request, sequence: Sequence, draw: Draw
 
 
 def _advance_beams(scheduler: Scheduler, request: Request) -> int:
-    """When all beams are known, put their best extensions in their place; at the end, the hypotheses."""
+    """Replace the beams by their best extensions once all candidates are known; at the end, by the hypotheses."""
     search = request.beam_search
     extensions = search.advance(request.sequences) if search is not None else None
     if search is None or extensions is None:
@@ -87,7 +87,7 @@ def _advance_beams(scheduler: Scheduler, request: Request) -> int:
 
 
 def _hypotheses(request: Request) -> list[Sequence]:
-    """A finished search's results as sequences, the best first. They need no blocks."""
+    """Return a finished search's results as sequences, the best first. They need no blocks."""
     beam = request.sequences[0]
     finished = []
     for i, hypothesis in enumerate(request.beam_search.hypotheses if request.beam_search else []):

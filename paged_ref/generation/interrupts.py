@@ -1,8 +1,8 @@
-"""Ctrl-C between two steps of bookkeeping, never within one.
+"""Delay Ctrl-C while block bookkeeping is under way.
 
-An interrupt may reach Python code between any two instructions: also between "the pool gave the block" and "the table
-names it", and then the block would be lost. The engine therefore holds interrupts back while it moves blocks between
-pool and tables, which takes microseconds, and lets them through in the model, where the time goes.
+An interrupt can reach Python code between any two instructions, for example after the pool has handed out a block and
+before the table records it. The block would then be lost. The engine therefore delays interrupts while it moves blocks
+between pool and tables, which takes microseconds, and lets them through in the model, which takes most of the time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let an interrupt (SIGINT) that comes inside take effect at the end. Other threads receive none anyway."""
+    """Delay an interrupt (SIGINT) to the end of the `with` block. Only the main thread receives interrupts at all."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     previous = signal.getsignal(signal.SIGINT)
-    if not callable(previous):  # ignored, or left to the operating system: Python sees no interrupt
+    if not callable(previous):  # ignored, or handled by the operating system: Python sees no interrupt
         yield
         return
     received: list[tuple[Any, ...]] = []

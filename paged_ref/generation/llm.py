@@ -1,9 +1,9 @@
 """The engine: prompts in, tokens out, one step at a time (chapter 7).
 
-    request -> scheduler decides who runs -> blocks -> batch of integers -> model, which writes and reads the cache
-            -> the next tokens -> scheduler, until a request ends
+    request -> scheduler chooses what runs -> blocks -> batch of integers -> model, which writes and reads the cache
+            -> the next tokens -> scheduler, until the request ends
 
-`LLM.step` is that line once. `generate` and `stream` repeat it until their requests have ended. Requests join and
+`LLM.step` runs this loop once. `generate` and `stream` repeat it until their requests have ended. Requests join and
 leave between any two steps: that is continuous batching.
 """
 
@@ -51,20 +51,20 @@ class LLM:
     Args:
         model: "smollm2-135m", a hub id, a local folder, a loaded transformers causal LM, or a `PagedModel`, which
             several engines may share as long as they do not run at the same time.
-        tokenizer: for a loaded model; otherwise it comes with the model.
-        num_blocks: blocks in the pool; None: as many as `memory_fraction` allows (the log says how that was computed).
+        tokenizer: the tokenizer of an already loaded model; other models come with theirs.
+        num_blocks: blocks in the pool; None: as many as `memory_fraction` allows (the log shows the calculation).
         block_size: tokens per block.
-        memory_fraction: share of the device's memory for weights, activations and cache together.
+        memory_fraction: fraction of the device's memory for weights, activations and cache together.
         dtype: "auto", "float32", "float16", "bfloat16"; see `PagedModel.load`.
         device: "auto", "cpu", "cuda", …
-        backend: of `paged_attention`.
-        enable_prefix_caching: let requests reuse full blocks with the same beginning.
-        preemption: "recompute" or "swap": what becomes of the blocks of a request that has to make room.
-        num_host_blocks: size of the swap space in blocks; default: as many as the pool has.
+        backend: "auto" or a backend of `paged_attention`.
+        enable_prefix_caching: let requests reuse cached full blocks if they begin with the same tokens.
+        preemption: "recompute" or "swap": free the blocks of a preempted request, or move them to the host.
+        num_host_blocks: size of the swap space in blocks; None: as many as the pool has.
         watermark, max_num_seqs, max_num_batched_tokens: see `Scheduler`.
 
     Raises:
-        ValueError: an argument out of its range, an unknown model, or one whose attention cannot be swapped.
+        ValueError: an argument out of its range, an unknown model, or a model whose attention cannot be replaced.
         MemoryError: the cache does not fit.
     """
 
@@ -101,7 +101,7 @@ class LLM:
             if value is not None:
                 require_int(name, value, 1)  # before a model is loaded
                 if value > MOST:
-                    raise ValueError(f"{name} = {value}: it must be {MOST} at most")
+                    raise ValueError(f"{name} = {value}: it must be at most {MOST}")
         if isinstance(model, PagedModel):
             self.model = model
         elif isinstance(model, PreTrainedModel):
@@ -114,7 +114,7 @@ class LLM:
             num_blocks = choose_num_blocks(
                 self.model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens
             )
-        self.cache = self.model.new_cache(num_blocks, block_size)  # if there is no room, this is what fails
+        self.cache = self.model.new_cache(num_blocks, block_size)  # raises MemoryError if there is no room
         self.pool = TimedBlockPool(num_blocks, block_size, enable_prefix_caching)
         host_pool = self.host_cache = None
         if preemption == "swap":
@@ -131,16 +131,16 @@ class LLM:
         prompts: Prompt | abc.Sequence[Prompt],
         sampling: SamplingParams | abc.Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
-        """Run prompts to their end; results in the order of the prompts.
+        """Run prompts to completion and return the results in the order of the prompts.
 
         Args:
-            prompts: one prompt or a list of them. A prompt is a string, a list of token ids, or a list of chat
+            prompts: one prompt or a list of prompts. A prompt is a string, a list of token ids, or a list of chat
                 messages ({"role": …, "content": …}).
-            sampling: one `SamplingParams` for all, or one for each prompt.
+            sampling: one `SamplingParams` for all prompts, or one for each.
 
         Raises:
-            ValueError: a bad prompt, named by its place; then no prompt is run.
-            FloatingPointError: the model gave NaN; the message names the request.
+            ValueError: an invalid prompt, named by its index; no prompt is run then.
+            FloatingPointError: the model returned NaN; the message names the request.
         """
         requests: list[Request] = []
         try:
@@ -158,12 +158,12 @@ class LLM:
         prompts: Prompt | abc.Sequence[Prompt],
         sampling: SamplingParams | abc.Sequence[SamplingParams] | None = None,
     ) -> Iterator[StreamEvent]:
-        """Like `generate`, but yields every token as it is made.
+        """Run prompts like `generate`, but yield every token as it is generated.
 
-        Closing the iterator, or losing the last reference to it, aborts what still runs.
+        Closing the iterator, or dropping the last reference to it, aborts the requests that still run.
         """
         events = self._stream(prompts, sampling)
-        next(events)  # to the first, empty yield: a bad prompt raises here, and from here on closing aborts
+        next(events)  # run to the first, empty yield: an invalid prompt raises here, and closing now aborts
         return events
 
     def _stream(self, prompts: Any, sampling: Any) -> Iterator[Any]:
@@ -182,10 +182,10 @@ class LLM:
     def add_request(
         self, prompt: Prompt, sampling: SamplingParams | None = None, priority: int = 0
     ) -> Request:
-        """Let one request wait; `step` will run it. Lower `priority` numbers go first.
+        """Queue a request; `step` will run it. Lower `priority` numbers run first.
 
         Raises:
-            ValueError: a prompt that is empty, too long, has a token id outside the vocabulary, or never fits the pool.
+            ValueError: the prompt is empty or too long, has a token id outside the vocabulary, or never fits the pool.
         """
         request = self._new_request(prompt, sampling or SamplingParams(), priority)
         with uninterrupted():
@@ -193,11 +193,11 @@ class LLM:
         return request
 
     def output(self, request: Request) -> RequestOutput:
-        """What a request has come to so far."""
+        """Return the request's output so far."""
         return RequestOutput.of(request)
 
     def abort(self, *requests: Request) -> None:
-        """End requests at once and free what they hold. Harmless for those that have ended."""
+        """End requests immediately and free their blocks. Harmless for requests that have ended."""
         with uninterrupted():
             for request in requests:
                 if request.sequences:
@@ -207,13 +207,13 @@ class LLM:
     # ---- one step
 
     def step(self) -> Step:
-        """Compute one token of every running sequence, and chunks of prompts. Returns what was done.
+        """Compute one token of every decoding sequence, and chunks of prompts. Returns the step's work.
 
-        If the model fails or is interrupted, every running request gives its blocks back, waits, and is recomputed
-        when `step` is called again.
+        If the model fails or is interrupted, every running request frees its blocks, waits, and is recomputed when
+        `step` is called again.
 
         Raises:
-            FloatingPointError: the model gave NaN for some requests; these are aborted.
+            FloatingPointError: the model returned NaN for some requests; these are aborted.
         """
         step = Step()
         sampled: list[Chunk] = []
@@ -248,7 +248,7 @@ class LLM:
         self.cache.copy_blocks(step.copies)
 
     def _abort_damaged(self, requests: Collection[Request]) -> None:
-        """Abort requests whose keys and values may be damaged; no other request may find their blocks again."""
+        """Abort requests whose keys and values may be damaged, and remove their blocks from the prefix cache."""
         for request in requests:
             for sequence in request.sequences:
                 for block in sequence.table.blocks:
@@ -272,7 +272,9 @@ class LLM:
             else [sampling or SamplingParams()] * len(prompts)
         )
         if len(each) != len(prompts):
-            raise ValueError(f"{len(each)} SamplingParams for {len(prompts)} prompts: one, or one for each")
+            raise ValueError(
+                f"{len(each)} SamplingParams for {len(prompts)} prompts: pass one, or one per prompt"
+            )
         for i, prompt in enumerate(prompts):
             try:
                 request = self._new_request(prompt, each[i])
@@ -298,8 +300,8 @@ class LLM:
         room = self.model.max_positions - len(token_ids)
         if room < 1:
             raise ValueError(
-                f"{len(token_ids)} tokens, but the model has {self.model.max_positions} positions and needs one for "
-                "a new token"
+                f"the prompt has {len(token_ids)} tokens, but the model has {self.model.max_positions} positions and "
+                "needs one for a new token"
             )
         if sampling.stop and self.model.tokenizer is None:
             raise ValueError(
@@ -319,7 +321,7 @@ class LLM:
             )
             if search.num_candidates > self.model.vocab_size:
                 raise ValueError(
-                    f"beam_width = {sampling.beam_width} for a vocabulary of {self.model.vocab_size}"
+                    f"beam_width = {sampling.beam_width} is too large for a vocabulary of {self.model.vocab_size}"
                 )
             request.beam_search = search
         return request

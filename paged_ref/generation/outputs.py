@@ -1,4 +1,4 @@
-"""What the engine hands back: finished requests, and single tokens as they come (chapter 7)."""
+"""The engine's results: finished requests, and single tokens as they are generated (chapter 7)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class CompletionOutput:
     """One continuation.
 
     Attributes:
-        index: which of a request's samples; of a beam search, its place, the best first.
-        token_ids: what was generated, an end-of-sequence token and a stop string's tokens included.
-        text: what the tokens read as, special tokens left out, cut before a stop string.
+        index: index of the sample within the request; for beam search, the rank, with the best at 0.
+        token_ids: the generated tokens, including an end-of-sequence token and a stop string's tokens.
+        text: the decoded tokens, without special tokens, cut before a stop string.
         finish_reason: "stop" (end-of-sequence token or stop string), "length", "abort"; None while it runs.
-        cumulative_logprob: sum of the logarithms of the probabilities that the model gave the tokens.
+        cumulative_logprob: sum of the generated tokens' log-probabilities in the model's own distribution.
     """
 
     index: int
@@ -28,7 +28,7 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    """A request: the prompt as the model saw it, and its continuations. Times are `time.perf_counter` seconds."""
+    """A request's prompt, as token ids, and its continuations. Times are in seconds, by `time.perf_counter`."""
 
     request_id: int
     prompt_token_ids: list[int]
@@ -39,7 +39,7 @@ class RequestOutput:
 
     @classmethod
     def of(cls, request: Request) -> RequestOutput:
-        """The request as it stands; sequences that still run are included."""
+        """Return the request's output so far, including sequences that still run."""
         times = (request.arrival_time, request.first_token_time, request.finish_time)
         output = cls(request.request_id, request.prompt_token_ids, *times)
         for sequence in sorted([*request.finished, *request.sequences], key=lambda s: s.index):
@@ -57,12 +57,12 @@ class RequestOutput:
 
     @property
     def time_to_first_token(self) -> float | None:
-        """Seconds from arrival to the first token (TTFT), None before it."""
+        """Seconds from arrival to the first token (TTFT); None before that token."""
         return None if self.first_token_time is None else self.first_token_time - self.arrival_time
 
     @property
     def time_per_output_token(self) -> float | None:
-        """Mean seconds between tokens after the first (ITL) of the longest continuation; None where there is none."""
+        """Mean seconds between tokens after the first (TPOT) of the longest continuation; None if not known."""
         intervals = max((len(output.token_ids) for output in self.outputs), default=0) - 1
         if self.first_token_time is None or self.finish_time is None or intervals < 1:
             return None
@@ -73,8 +73,8 @@ class RequestOutput:
 class StreamEvent:
     """One new token of one sequence.
 
-    `prompt_index` says of which prompt, `index` of which sample. `text` may be empty (half of a character, or the
-    beginning of a stop string) or read for several tokens at once. A beam search's tokens come when it has ended.
+    `prompt_index` is the index of the prompt, `index` that of the sample. `text` may be empty (half of a character, or
+    the beginning of a stop string) or cover several tokens. A beam search's tokens are yielded when it has ended.
     """
 
     prompt_index: int

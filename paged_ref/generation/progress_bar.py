@@ -1,4 +1,4 @@
-"""A line of progress for long runs, on a terminal only."""
+"""A progress line for long runs, on a terminal only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS_OF_SILENCE = 2.0
 
 
 class ProgressBar:
-    """Shows how many requests have ended, once a run takes longer than two seconds and if stderr is a terminal."""
+    """Shows how many requests have ended, if a run takes longer than two seconds and stderr is a terminal."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests = requests
@@ -31,7 +31,7 @@ class ProgressBar:
             self._bar.stop()
 
     def update(self, num_tokens: int) -> None:
-        """Call it after each step, with the tokens generated so far."""
+        """Update the line; call this after each step with the number of tokens generated so far."""
         if time.perf_counter() < self._show_at:
             return
         if self._bar is None:

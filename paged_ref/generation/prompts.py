@@ -1,4 +1,4 @@
-"""What a prompt may be, and how it becomes token ids."""
+"""The accepted forms of a prompt, and their conversion to token ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
 
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt, or a list of them, as a list. [] is no prompts; an empty prompt is [[]] or [""]."""
+    """Return one prompt, or several, as a list. [] means no prompts; one empty prompt is [[]] or [""]."""
     _require_kind(prompts)
     if isinstance(prompts, str) or (len(prompts) and _is_token_or_message(prompts[0])):
         return [prompts]  # type: ignore[list-item]
@@ -19,10 +19,10 @@ def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def to_token_ids(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
-    """Token ids of a string, of chat messages (by the tokenizer's chat template), or of a list of ids.
+    """Return the token ids of a string, of chat messages (by the tokenizer's chat template), or of a list of ids.
 
     Raises:
-        ValueError: no tokens, an id outside the vocabulary, text without a tokenizer, or something else altogether.
+        ValueError: no tokens, an id outside the vocabulary, text without a tokenizer, or not a prompt at all.
     """
     _require_kind(prompt)
     if isinstance(prompt, str):
@@ -55,16 +55,14 @@ def _from_messages(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> lis
         for name in ("role", "content"):
             if not isinstance(message[name], str):
                 raise ValueError(
-                    f"chat message {i}: its {name!r} is {message[name]!r:.60}, and must be a string"
+                    f"chat message {i}: its {name!r} is {message[name]!r:.60}, but must be a string"
                 )
     if getattr(_require(tokenizer, "chat messages"), "chat_template", None) is None:
         raise ValueError("the tokenizer has no chat template: give the prompt as a string")
     try:
         made = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)
-    except (
-        Exception
-    ) as error:  # a template is a program of the model's authors, and may refuse in its own way
-        raise ValueError(f"the tokenizer's chat template does not take these messages: {error}") from error
+    except Exception as error:  # a template is code by the model's authors, and may raise any exception
+        raise ValueError(f"the tokenizer's chat template rejected these messages: {error}") from error
     return list(made["input_ids"])
 
 
@@ -79,7 +77,7 @@ def _require_kind(prompt: Any) -> None:
     if not (is_list or (isinstance(prompt, np.ndarray) and prompt.ndim > 0)):
         kind = type(prompt).__name__
         raise ValueError(
-            f"a prompt is a string, a list of token ids or of chat messages, not a {kind}: {prompt!r:.60}"
+            f"a prompt is a string, a list of token ids, or a list of chat messages, not a {kind}: {prompt!r:.60}"
         )
 
 

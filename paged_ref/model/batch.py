@@ -1,17 +1,17 @@
 """The flat batch of one step: the scheduler's decisions as arrays of integers (chapter 7).
 
-All tokens of a step stand in one row, whoever they belong to. For a step in which sequence A decodes its 10th token,
-B prefills 3 tokens and C decodes its 6th (block_size 4):
+All tokens of a step are concatenated in one row, whichever sequence they belong to. For a step in which sequence A
+decodes its 10th token, B prefills 3 tokens and C decodes its 6th (block_size 4):
 
     token_ids         a9 | b0 b1 b2 | c5
-    positions          9 |  0  1  2 |  5         a token's place in its own sequence
+    positions          9 |  0  1  2 |  5         a token's position in its own sequence
     slot_mapping      17 |  8  9 10 | 25         where its key and value are written
     query_start_loc    0,   1,        4,   5     where each sequence begins in the row, and the end
     seq_lens          10,   3,         6         tokens in the cache after this step's writes
     block_tables      [[7, 1, 4], [2, ·, ·], [5, 6, ·]]
-    sample_rows        0,        3,    4         the last token of each sequence: its logits choose the next one
+    sample_rows        0,        3,    4         the last token of each sequence: its logits give the next token
 
-Nothing is padded but the block tables, whose unused entries are never read. (The names are vLLM's.)
+Only the block tables are padded, and their unused entries are never read. (The names are vLLM's.)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StepBatch:
 
 
 def build_batch(step: Step) -> StepBatch:
-    """Lay a step's chunks side by side, in the order in which the scheduler chose them."""
+    """Concatenate a step's chunks, in the order in which the scheduler chose them."""
     chunks = step.chunks
     token_ids: list[int] = []
     positions: list[int] = []

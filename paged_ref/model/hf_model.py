@@ -1,15 +1,15 @@
 """A transformers model with its attention replaced by ours (chapter 7).
 
 The model's code and weights stay as they are. transformers asks a registry for the attention function named
-in the model's config; we register one. It is called once a layer with queries, keys and values after the
+in the model's config; we register one. It is called once per layer with queries, keys and values after the
 rotary embedding:
 
-    dense model                                  paged model
-    input_ids [batch, longest], padded           input_ids [1, num_tokens], flat, nothing padded
-    HF cache: one tensor a layer and sequence    our KVCache: blocks, shared by all sequences
-    mask [batch, 1, longest, longest]            none: lengths and tables say what is visible
+    reference (dense) model                      paged model
+    input_ids [batch, longest], padded           input_ids [1, num_tokens], flat, no padding
+    HF cache: a tensor per layer and sequence    our KVCache: blocks, shared by all sequences
+    mask [batch, 1, longest, longest]            none: lengths and tables define what is visible
 
-What a step needs (plan, slots, storage) travels as a keyword argument through the model's layers, not as a
+The data of a step (plan, slots, storage) is passed as a keyword argument through the model's layers, not as a
 global.
 """
 
@@ -39,7 +39,7 @@ from .unsupported import UnsupportedModel, reason_in_config
 
 try:
     from . import cpu
-except ImportError:  # the fast path is a guest: without its folder the model runs as transformers wrote it
+except ImportError:  # the fast path is optional: without its folder the model runs as transformers wrote it
     cpu = None  # type: ignore[assignment]
 
 NAME = "paged_ref"
@@ -56,10 +56,10 @@ def paged_attention_forward(
     paged_step: PagedStep | None = None,
     **ignored: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The registered function: write this step's keys and values by slot, then attend through the table.
+    """Write this step's keys and values by slot, then attend through the block table. This function is registered.
 
     query [1, num_heads, num_tokens, head_dim], key and value [1, num_kv_heads, num_tokens, head_dim];
-    returns [1, num_tokens, num_heads, head_dim] and no weights. Writing comes first: a token sees itself.
+    returns [1, num_tokens, num_heads, head_dim] and no weights. Writing comes first, because a token sees itself.
     """
     if paged_step is None:
         raise RuntimeError(
@@ -80,7 +80,7 @@ def paged_attention_forward(
 
 
 def no_mask(*args: Any, **kwargs: Any) -> None:
-    """Transformers' mask function: there is no mask to build."""
+    """Build no mask. This is registered as transformers' mask function."""
 
 
 def trial_attention_forward(
@@ -106,11 +106,11 @@ class PagedModel:
     """A decoder that runs on flat batches and block tables.
 
     Args:
-        model: any transformers causal LM. Its attention is swapped in place; `restore` gives it back.
+        model: any transformers causal LM. Its attention is replaced in place; `restore` undoes this.
         tokenizer: its tokenizer, or None.
 
     Raises:
-        UnsupportedModel: a layer's attention does not come to us, found by a trial run of three tokens.
+        UnsupportedModel: a layer bypasses our attention function, found by a trial run of three tokens.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
@@ -151,15 +151,15 @@ class PagedModel:
             dtype: "float32", "float16", "bfloat16", or "auto": the checkpoint's own on a GPU, and on a CPU that has
                 bfloat16 instructions; float32 on other CPUs.
             device: a torch device, or "auto": the first CUDA GPU, else the CPU.
-            pack_weights: lay the weights out for the CPU's matrix products (`packed_weights`); `restore` undoes it.
-            fuse_layers: with packed weights, run Llama's layers with fewer calls (`fused_layers`), past the modules
-                inside them; `restore` undoes it.
+            pack_weights: store the weights in the layout of the CPU's matmuls (`packed_weights`); `restore` undoes it.
+            fuse_layers: with packed weights, run Llama's layers with fewer calls (`fused_layers`), bypassing the
+                modules inside them; `restore` undoes it.
 
-        Call `restore` before you change, copy, convert or save a packed or fused model: adapters and hooks would not be
-        seen, and torch cannot do the rest.
+        Call `restore` before you change, copy, convert or save a packed or fused model: adapters and hooks would be
+        ignored, and torch cannot copy, convert or save packed weights.
 
         Raises:
-            ValueError: an unknown model, dtype or device, or a device that is not there.
+            ValueError: an unknown model, dtype or device, or a device that this machine does not have.
         """
         device = choose_device(device)
         choose_dtype(dtype, device)  # before the weights are read
@@ -170,24 +170,24 @@ class PagedModel:
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, **which)
         except (OSError, ValueError):
-            tokenizer = None  # a model without a tokenizer takes and gives token ids
+            tokenizer = None  # a model without a tokenizer takes and returns token ids
         if pack_weights and cpu is not None:
             cpu.optimize(loaded, fuse_layers)
         return cls(loaded, tokenizer)
 
     def new_cache(self, num_blocks: int, block_size: int, host: bool = False) -> KVCache:
-        """Storage for this model's keys and values, on its device, or on the host for swaps."""
+        """Return new storage for this model's keys and values, on its device or, for swaps, on the host."""
         if not host:
             return KVCache(self.shape, num_blocks, block_size, self.device)
         return KVCache(self.shape, num_blocks, block_size, "cpu", pin_memory=self.device.type == "cuda")
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache, backend: str = "auto") -> torch.Tensor:
-        """Run one step: writes its keys and values, returns the logits [len(sample_rows), vocab_size]."""
+        """Run one step: write its keys and values and return the logits [len(sample_rows), vocab_size]."""
         return self.run_step(batch, cache, backend)[0]
 
     def restore(self) -> PreTrainedModel:
-        """Give the model its own attention, layers and plain weights back, and return it."""
+        """Restore the model's own attention, layers and plain weights, and return it."""
         if cpu is not None:
             cpu.restore(self.model)
         self.model.set_attn_implementation(self._dense)
@@ -196,7 +196,9 @@ class PagedModel:
     def run_step(self, batch: StepBatch, cache: KVCache, backend: str) -> tuple[torch.Tensor, PagedStep]:
         """As `forward`, and returns the record of the step beside the logits."""
         if self.model.config._attn_implementation == self._dense:
-            raise RuntimeError("the model has its own attention back (restore): make a new PagedModel of it")
+            raise RuntimeError(
+                "the model's own attention was restored (`restore`): make a new PagedModel of it"
+            )
         if backend == "auto":
             backend = attention.choose_backend(cache.keys)
         plan = attention.plan(batch.attention, cache.block_size, backend, self.device)
@@ -223,7 +225,7 @@ class PagedModel:
         try:
             self.shape = ModelShape.from_config(config, dtype=str(self.dtype).removeprefix("torch."))
         except ValueError as error:
-            raise UnsupportedModel(f"keeps no KV cache to page: {error}") from error
+            raise UnsupportedModel(f"has no KV cache to page: {error}") from error
         self.vocab_size: int = config.vocab_size
         self.max_positions: int = getattr(config, "max_position_embeddings", 2**31 - 1)
         self.eos_token_ids = _as_set(getattr(config, "eos_token_id", None))
@@ -240,10 +242,10 @@ def _refusal(model: PreTrainedModel, error: Exception) -> UnsupportedModel:
 
 
 def _check_slots(batch: StepBatch, cache: KVCache) -> None:
-    """One slot of the cache for each token; a compiled loop would write into foreign memory.
+    """Check that each token has a slot of the cache: a compiled loop would write to out-of-bounds memory.
 
     Raises:
-        IndexError: otherwise, before anything is written.
+        IndexError: a slot is missing or outside the cache. Nothing has been written then.
     """
     slots, num_slots = batch.slot_mapping, cache.num_blocks * cache.block_size
     if len(slots) != len(batch.token_ids):
@@ -256,10 +258,10 @@ def _check_slots(batch: StepBatch, cache: KVCache) -> None:
 
 
 def choose_device(device: str) -> str:
-    """What `device` means on this machine; see `PagedModel.load`.
+    """Return the device that `device` selects on this machine; see `PagedModel.load`.
 
     Raises:
-        ValueError: no such device.
+        ValueError: this machine has no such device.
     """
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -271,7 +273,7 @@ def choose_device(device: str) -> str:
 
 
 def choose_dtype(dtype: str, device: str) -> Any:
-    """What `dtype` means on a device; see `PagedModel.load`.
+    """Return the dtype that `dtype` selects on a device; see `PagedModel.load`.
 
     Raises:
         ValueError: an unknown dtype.

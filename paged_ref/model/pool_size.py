@@ -1,10 +1,10 @@
-"""How many blocks a device has room for (chapters 1 and 6).
+"""The number of blocks that fit on a device (chapters 1 and 6).
 
-    blocks = (memory_fraction * device memory - weights - activations - what others use) / bytes per block
+    blocks = (memory_fraction * device memory - weights - activations - memory others use) / bytes per block
 
-That number is the first thing to read in an engine's log: everything about concurrency follows from it. An engine
-measures the activations by running the largest step that it will ever run; ours bounds them from above by arithmetic,
-which is enough here, because they are small beside the weights.
+This is the first number to look for in an engine's log: it determines how many requests can run at once. Engines such
+as vLLM measure the activations by running the largest possible step; ours computes an upper bound, which is good enough
+here because the activations are small compared with the weights.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ CPU_LIMIT = 2 * 2**30
 
 @dataclass(frozen=True)
 class Budget:
-    """The sum behind a number of blocks, in bytes.
+    """The memory calculation behind a number of blocks, in bytes.
 
     Attributes:
-        total: the device's memory; on a CPU, what is free of it now.
-        weights, activations: what the model takes of it. On a CPU the weights are loaded already, so they are 0.
-        others: what other programs use of it.
-        limit: the most that the cache may take, whatever is free.
+        total: the device's memory; on a CPU, the memory that is free now.
+        weights, activations: memory that the model takes. On a CPU the weights are loaded already, so they count as 0.
+        others: memory that other programs use.
+        per_block: bytes of one block, over all layers.
+        limit: the most that the cache may take, however much is free; None: no limit.
     """
 
     total: int
@@ -46,7 +47,7 @@ class Budget:
 
     @property
     def room(self) -> int:
-        """Bytes for the cache; negative if the rest does not fit."""
+        """Bytes left for the cache; negative if weights and activations alone do not fit."""
         left = int(self.memory_fraction * self.total) - self.weights - self.activations - self.others
         return left if self.limit is None else min(left, self.limit)
 
@@ -62,20 +63,20 @@ class Budget:
                 parts.append(f"- {human_bytes(getattr(self, what))} {what}")
         if self.limit is not None and self.room == self.limit:
             parts.append(f", at most {human_bytes(self.limit)}")
-        return " ".join(parts).replace(" ,", ",") + f", over {human_bytes(self.per_block)} a block"
+        return " ".join(parts).replace(" ,", ",") + f", at {human_bytes(self.per_block)} per block"
 
 
 def choose_num_blocks(
     model: PagedModel, block_size: int, memory_fraction: float, max_num_seqs: int, max_num_batched_tokens: int
 ) -> int:
-    """Blocks that fit, logged with the sum behind them.
+    """Return the number of blocks that fit, and log the calculation.
 
-    On a CPU the memory belongs to others too: the cache takes at most 2 GiB of it unless `num_blocks` says otherwise.
-    Nowhere does it take more than the sequences that may run at once could fill at the model's full length.
+    A CPU's memory is shared with other programs: the cache takes at most 2 GiB of it unless the caller sets
+    `num_blocks`. On any device, the cache is never larger than `max_num_seqs` sequences of the model's full length.
 
     Raises:
-        ValueError: a fraction outside (0, 1], a block size below 1.
-        MemoryError: fewer than two blocks fit; the message shows the sum.
+        ValueError: a fraction outside (0, 1], or a block size below 1.
+        MemoryError: fewer than two blocks fit; the message shows the calculation.
     """
     if not 0 < memory_fraction <= 1:
         raise ValueError(f"memory_fraction = {memory_fraction}: it must be above 0 and at most 1")
@@ -85,7 +86,7 @@ def choose_num_blocks(
     if budget.num_blocks < 2:
         raise MemoryError(
             f"no room for a KV cache on {model.device}: {budget}, leaves {human_bytes(max(0, budget.room))}. Raise "
-            "memory_fraction, lower max_num_batched_tokens, or free memory"
+            "memory_fraction, lower max_num_batched_tokens, or free some memory"
         )
     useful = max_num_seqs * blocks_for(model.max_positions, block_size)
     num_blocks = min(budget.num_blocks, useful)
@@ -100,7 +101,7 @@ def choose_num_blocks(
 def memory_budget(
     model: PagedModel, block_size: int, memory_fraction: float, max_num_seqs: int, max_num_batched_tokens: int
 ) -> Budget:
-    """Look at the device and the model."""
+    """Return the memory calculation for this model on its device."""
     per_block = model.shape.kv_bytes_per_block(block_size)
     activations = _activation_bytes(model, max_num_batched_tokens, max_num_seqs)
     if model.device.type != "cuda":
@@ -115,7 +116,7 @@ def memory_budget(
 
 
 def _activation_bytes(model: PagedModel, num_tokens: int, num_logits: int) -> int:
-    """Upper estimate of what the largest step holds beside weights and cache: the widest layer, and the logits."""
+    """Return an upper bound on the activations of the largest step: those of the widest layer, plus the logits."""
     config: Any = model.model.config.get_text_config()
     widest = 2 * getattr(config, "intermediate_size", 4 * config.hidden_size) + 4 * config.hidden_size
     size = next(model.model.parameters()).element_size()

@@ -27,6 +27,6 @@ def reason_in_config(config: Any) -> str | None:
     for kind in sorted(kinds & {"dynamic", "longrope"}):
         return (
             f"rescales positions by the longest sequence of a batch ({kind!r} rotary embedding), "
-            "so that one request would change another"
+            "so one request would change the results of another"
         )
     return None

@@ -1,1 +1,1 @@
-"""From logits to tokens to text. Nothing here knows requests or blocks (chapter 7)."""
+"""From logits to tokens to text. Nothing here depends on requests or blocks (chapter 7)."""

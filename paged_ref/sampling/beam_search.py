@@ -1,19 +1,20 @@
-"""Beam search: the likeliest continuations of a prompt, k at a time (chapters 4 and 7).
+"""Beam search: the k likeliest continuations of a prompt (chapters 4 and 7).
 
-A *beam* is an unfinished continuation and a *hypothesis* a finished one; both are scored by the sum of their tokens'
-log-probabilities, hypotheses per token. Each step looks at all one-token extensions of all beams, best first:
+A *beam* is an unfinished continuation and a *hypothesis* a finished one. Both are scored by the sum of their tokens'
+log-probabilities; hypotheses by the mean per token. Each step considers all one-token extensions of all beams, best
+first:
 
     beams          A, B                                         k = 2
     extensions     A+x  -1.2 | B+y  -1.5 | A+<end>  -1.7 | A+z  -2.0 | …
                    the best k that do not end are the next beams: A+x, B+y
-                   one that ends and is among the best k becomes a hypothesis: A+<end> is third, so it does not
+                   an ending extension among the best k becomes a hypothesis: A+<end> is third, so it does not
 
-Then beam A is one sequence more (a fork) or goes on as it is, and a beam without extension gives its blocks back: no
-key or value moves. The k best hypotheses are kept. The search ends when k are kept and the best beam's score per token
-is no better than the worst of them, or at the length limit, where every beam ends.
+A beam with several extensions is forked, a beam with one continues, and a beam without any frees its blocks: no key or
+value moves. The k best hypotheses are kept. The search ends when k are kept and the best beam's score per token is no
+better than that of the worst hypothesis, or at the length limit, where every beam ends.
 
 These are the rules of transformers' beam search with its default settings (`early_stopping=False`, `length_penalty=1`),
-and the tests hold the two against each other. PagedAttention paper, section 4.4, for the sharing.
+and the tests compare the two. For the sharing of blocks, see the PagedAttention paper, section 4.4.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .sampler import Draw
 
 
 class Beam(Protocol):
-    """The part of a sequence that the search looks at."""
+    """The part of a sequence that the search uses."""
 
     cumulative_logprob: float
 
@@ -36,7 +37,7 @@ class Beam(Protocol):
 
     @property
     def num_new_tokens(self) -> int:
-        """How many tokens were generated."""
+        """The number of generated tokens."""
 
 
 B = TypeVar("B", bound=Beam)
@@ -61,7 +62,7 @@ class Hypothesis:
 
     @property
     def score_per_token(self) -> float:
-        """What hypotheses of different lengths are compared by."""
+        """The mean log-probability per token, which ranks hypotheses of different lengths."""
         return self.score / len(self.new_token_ids)
 
 
@@ -69,7 +70,7 @@ class BeamSearch(Generic[B]):
     """One request's search.
 
     Args:
-        width: beams, and hypotheses kept.
+        width: number of beams, and of hypotheses kept.
         max_new_tokens: the length limit.
         end_token_ids: tokens that end a continuation.
     """
@@ -83,19 +84,19 @@ class BeamSearch(Generic[B]):
 
     @property
     def num_candidates(self) -> int:
-        """Extensions to look at: enough that k of them do not end, even if every beam's likeliest tokens all end it."""
+        """Extensions to consider: enough that k of them do not end, even if every beam's likeliest tokens end it."""
         return self.width * max(2, 1 + len(self.end_token_ids))
 
     def add(self, beam: B, candidates: abc.Sequence[Draw]) -> None:
-        """Note a beam's `num_candidates` likeliest next tokens.
+        """Store a beam's `num_candidates` likeliest next tokens.
 
-        Beams move in lockstep. After a preemption they may be recomputed in different steps; what is known of one is
-        kept here until all are.
+        Beams move in lockstep. After a preemption they may be recomputed in different steps; each beam's candidates
+        are kept here until those of all beams are known.
         """
         self._candidates[beam] = candidates
 
     def advance(self, beams: abc.Sequence[B]) -> list[Extension[B]] | None:
-        """The next beams, best first; empty: the search has ended; None: some beam's candidates are not known yet."""
+        """Return the next beams, best first; empty: the search has ended; None: candidates are still missing."""
         if any(beam not in self._candidates for beam in beams):
             return None
         extensions = [

@@ -1,14 +1,14 @@
-"""Text out of a growing list of tokens, without decoding all of it at each step.
+"""Incremental detokenization: turn a growing list of tokens into text without decoding all of it at each step.
 
-A token can be half of a character, and how a token reads can depend on its neighbours (a leading space). So a little
-of what was decoded before is decoded again, and the difference is the new text; an unfinished character is held back:
+A token can be half of a character, and its text can depend on its neighbours (a leading space). So the last few tokens
+are decoded again, and the difference is the new text; an unfinished character is held back:
 
-    tokens    t0 t1 t2 t3 | t4 t5 | t6        text(t4..t6) minus text(t4..t5) is what t6 adds
-               given out   context  new
+    tokens    t0 t1 t2 t3 | t4 t5 | t6        text(t4..t6) minus text(t4..t5) is the text of t6
+               emitted     context  new
 
 Text that may be the beginning of a stop string is held back too, until the next tokens decide:
 
-    stop "</end>"     given out: "so it goes"     held back: "</e"
+    stop "</end>"     emitted: "so it goes"       held back: "</e"
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
 class Detokenizer:
-    """Turns one sequence's new tokens into text as they come. Without a tokenizer the text stays empty.
+    """Turns one sequence's new tokens into text as they are generated. Without a tokenizer the text stays empty.
 
     Attributes:
-        text: what was given out so far.
-        stopped: a stop string was found; the text ends before it, and nothing more is given out.
+        text: the text emitted so far.
+        stopped: True if a stop string was found; the text ends before it, and nothing more is emitted.
     """
 
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
@@ -39,18 +39,18 @@ class Detokenizer:
         self._given = 0
 
     def fork(self) -> Detokenizer:
-        """A second one in the same state."""
+        """Return a second detokenizer in the same state."""
         child = copy(self)
         child._tokens = list(self._tokens)
         return child
 
     def add(self, token_id: int) -> str:
-        """Add a token; returns the text that is certain now and was not before."""
+        """Add a token and return the text that became certain with it."""
         self._tokens.append(token_id)
         return self._give(self._decode_new(final=False), final=False)
 
     def finish(self) -> str:
-        """The text held back at the end, an unfinished character included."""
+        """Return the text still held back at the end, including an unfinished character."""
         return self._give(self._decode_new(final=True), final=True)
 
     def _give(self, new: str, final: bool) -> str:
@@ -81,7 +81,7 @@ class Detokenizer:
 
 
 def _longest_beginning(text: str, strings: Sequence[str]) -> int:
-    """Length of the longest end of `text` with which one of the strings begins; never a whole string."""
+    """Return the length of the longest suffix of `text` that is a proper prefix of one of the strings."""
     longest = 0
     for string in strings:
         for length in range(min(len(string) - 1, len(text)), longest, -1):

@@ -16,20 +16,20 @@ class SamplingParams:
     """How a request's tokens are chosen, and when it ends.
 
     Attributes:
-        max_tokens: new tokens at most.
-        temperature: 0 takes the likeliest token; 1 draws from the model's own distribution.
-        top_k: draw among the k likeliest tokens (0: all of them). Tokens as likely as the k-th stay too.
-        top_p: draw among the likeliest tokens that together reach this probability, after top_k.
-        n: independent continuations of the prompt. They share its blocks.
-        beam_width: search for the likeliest continuations with this many beams, and return that many. It takes the
-            place of drawing, so it goes with temperature 0, n = 1 and no stop strings.
-        seed: of the random numbers; sample i uses seed + i. None: another one for each request.
+        max_tokens: maximum number of new tokens.
+        temperature: 0 takes the likeliest token; 1 samples from the model's own distribution.
+        top_k: sample among the k likeliest tokens (0: all tokens). Tokens as likely as the k-th are kept, too.
+        top_p: sample among the likeliest tokens that together reach this probability, after top_k.
+        n: number of independent continuations of the prompt. They share its blocks.
+        beam_width: search for the likeliest continuations with this many beams, and return that many. Beam search
+            replaces sampling, so it requires temperature 0, n = 1 and no stop strings.
+        seed: seed of the random numbers; sample i uses seed + i. None: a random seed for each request.
         stop: strings that end a continuation. The text is cut before them.
-        ignore_eos: go on after the model's end-of-sequence token.
+        ignore_eos: continue after the model's end-of-sequence token.
         cache_salt: requests share cached prefixes only with requests of the same salt.
 
     Raises:
-        ValueError: a value out of its range, or two that contradict each other, named.
+        ValueError: a value out of its range, or contradictory values; the message names them.
     """
 
     max_tokens: int = 64

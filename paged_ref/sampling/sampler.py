@@ -2,10 +2,10 @@
 
     logits / temperature  ->  keep the top_k likeliest  ->  keep the likeliest that make up top_p  ->  draw one
 
-Temperature 0 draws the likeliest token. Any other draw takes one random number, made from the request's seed and the
-token's position and from nothing else. So a request gets the same tokens whatever else runs in its batch, after a
-preemption too, and sample i of a request with seed s is what seed s + i draws alone. (The logits must be the same for
-that. In float32 they are, up to rounding; in bfloat16 another batch can round a close decision the other way.)
+Temperature 0 takes the likeliest token. Any other temperature uses one random number per token, which depends only on
+the request's seed and the token's position. So a request gets the same tokens whatever else runs in its batch, also
+after a preemption, and sample i of a request with seed s equals the single sample of seed s + i. (This requires equal
+logits. In float32 they are equal up to rounding; in bfloat16, another batch can round a close decision the other way.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Draw:
-    """A chosen token and the logarithm of the probability that the model itself gave it (temperature 1, no cut)."""
+    """A chosen token and its log-probability in the model's own distribution (temperature 1, no top_k or top_p)."""
 
     token_id: int
     logprob: float
@@ -32,8 +32,10 @@ class Draw:
 
 @dataclass(frozen=True)
 class Wish:
-    """What is wanted of one row of the logits: `count` draws with seeds seed, seed + 1, …, or, for beams, the `count`
-    likeliest tokens.
+    """The draws to make from one row of the logits.
+
+    `count` draws with seeds seed, seed + 1, …, or, for beam search, the `count` likeliest tokens. `position` is the
+    position of the new token in its sequence.
     """
 
     sampling: SamplingParams
@@ -43,7 +45,7 @@ class Wish:
 
 
 class BadLogits(FloatingPointError):
-    """Some rows of the logits are not numbers. `rows` says which."""
+    """Some rows of the logits hold NaN or infinity. `rows` lists their indices."""
 
     def __init__(self, rows: list[int]) -> None:
         super().__init__(f"rows {rows} of the logits hold NaN or infinity: the model or its cache is damaged")
@@ -51,7 +53,7 @@ class BadLogits(FloatingPointError):
 
 
 def choose(logits: torch.Tensor, wishes: Sequence[Wish]) -> list[list[Draw]]:
-    """Tokens for each row of logits [num_rows, vocab_size], which may be of any dtype; computed in float32.
+    """Choose tokens for each row of logits [num_rows, vocab_size], of any dtype; computed in float32.
 
     Raises:
         BadLogits: a row holds NaN or +infinity.
@@ -84,7 +86,7 @@ def choose(logits: torch.Tensor, wishes: Sequence[Wish]) -> list[list[Draw]]:
 
 
 def _likeliest(logits: torch.Tensor) -> torch.Tensor:
-    """Token ids [num_rows, 1] of float32 rows; of equally likely ones the first. On a CPU, NumPy is far faster."""
+    """Return token ids [num_rows, 1] of float32 rows; on ties, the first. On a CPU, NumPy is far faster."""
     import torch
 
     if logits.device.type == "cpu":
@@ -93,8 +95,9 @@ def _likeliest(logits: torch.Tensor) -> torch.Tensor:
 
 
 def _draw(logits: torch.Tensor, wishes: Sequence[Wish]) -> torch.Tensor:
-    """Token ids [num_rows, the largest count]. The probabilities are laid end to end in the order of the vocabulary;
-    a random point on that line falls into one token's part.
+    """Return token ids [num_rows, the largest count], drawn from the softmax.
+
+    The probabilities are placed end to end on a line, in vocabulary order; a random point on it selects a token.
     """
     import torch
 
@@ -108,14 +111,13 @@ def _draw(logits: torch.Tensor, wishes: Sequence[Wish]) -> torch.Tensor:
     line = scaled.softmax(dim=-1).double().cumsum(dim=-1)
     end = line[:, -1:]
     uniform = torch.tensor(_uniform(wishes), dtype=torch.float64, device=device)
-    point = torch.minimum(
-        uniform * end, end.nextafter(torch.zeros_like(end))
-    )  # rounding must not reach the end
+    # Rounding must not reach the end of the line.
+    point = torch.minimum(uniform * end, end.nextafter(torch.zeros_like(end)))
     return torch.searchsorted(line, point, right=True)
 
 
 def _least_kept(scaled: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
-    """The scaled logit [num_rows] of the unlikeliest token that top_k and top_p leave. Sorts only as far as it must."""
+    """Return the smallest scaled logit [num_rows] that top_k and top_p keep. It sorts only as far as necessary."""
     import torch
 
     device, vocab_size = scaled.device, scaled.shape[1]
@@ -128,9 +130,8 @@ def _least_kept(scaled: torch.Tensor, params: Sequence[SamplingParams]) -> torch
         total_inside = best.masked_fill(~inside, -torch.inf).logsumexp(-1, keepdim=True)
         total = torch.where(top_k < vocab_size, total_inside, scaled.logsumexp(-1, keepdim=True))
         probability = (best - total).double().exp()
-        kept = inside & (
-            probability.cumsum(dim=-1) - probability < top_p
-        )  # what is likelier does not reach top_p yet
+        # Keep a token while the likelier tokens together do not reach top_p.
+        kept = inside & (probability.cumsum(dim=-1) - probability < top_p)
         kept[:, 0] = True  # the likeliest token stays, however small top_p is
         if best.shape[1] == vocab_size or not (kept[:, -1:] & (top_k > best.shape[1])).any():
             return best.gather(1, kept.sum(dim=-1, keepdim=True) - 1)[:, 0]
@@ -138,7 +139,7 @@ def _least_kept(scaled: torch.Tensor, params: Sequence[SamplingParams]) -> torch
 
 
 def _uniform(wishes: Sequence[Wish]) -> list[list[float]]:
-    """A number in [0, 1) for each draw, from a counter-based generator: key = seed, counter = position."""
+    """Return a number in [0, 1) for each draw, from a counter-based generator: key = seed, counter = position."""
     most = max(wish.count for wish in wishes)
     numbers = [[0.0] * most for _ in wishes]
     for row, wish in zip(numbers, wishes, strict=True):

@@ -1,1 +1,1 @@
-"""Requests, their blocks, and which of them run in the next step (chapter 6)."""
+"""Requests, their blocks, and the scheduler that chooses each step's batch (chapter 6)."""

@@ -1,16 +1,16 @@
-"""A request's blocks: given when it is admitted, published when they are full, taken back (chapters 4 and 6).
+"""A request's blocks: allocated on admission, published when full, freed on preemption (chapters 4 and 6).
 
-The scheduler decides *who* runs; this file moves the blocks of one request. A request may have several sequences
-(parallel samples, beams), which are placed, swapped and dropped together, so that what they share stays shared:
+The scheduler decides *which* requests run; this file moves the blocks of one request. A request may have several
+sequences (parallel samples, beams). They are placed, swapped and dropped together, so that shared blocks stay shared:
 
-    prompt of 10 tokens, two samples with 3 and 2 new tokens, block_size 4, computed anew after a preemption
+    prompt of 10 tokens, two samples with 3 and 2 new tokens, block_size 4, recomputed after a preemption
 
     sample 0   [ p p p p ] [ p p p p ] [ p p a a ] [ a . . . ]
     sample 1       |            |      [ p p b b ]                  2 blocks shared, 3 of their own
 
-What must hold: after `place`, every token that a request has is in a block of its tables, so that a prefill never
-waits for a block; a block is published only when its keys and values are written; `check` finds each reference count
-equal to the number of tables that name the block. (PagedAttention paper, sections 4.4 and 4.5.)
+Invariants: after `place`, every token of a request has a slot in a block of its tables, so a prefill never waits for
+a block; a block is published only when its keys and values are written; each reference count equals the number of
+tables that contain the block (`check` tests this). (PagedAttention paper, sections 4.4 and 4.5.)
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .request import Request, Sequence, Status
 
 
 class BlockManager:
-    """Moves the blocks of requests between the device's pool, the host's, and nowhere.
+    """Allocates and frees the blocks of requests, and moves them between the device pool and the host pool.
 
     Args:
         pool: the blocks of the device.
-        host_pool: where requests are swapped to; None: nowhere.
+        host_pool: the blocks of the host, to which requests are swapped; None: no swapping.
     """
 
     def __init__(self, pool: BlockPool, host_pool: BlockPool | None = None) -> None:
@@ -43,9 +43,9 @@ class BlockManager:
         self.host_pool = host_pool
 
     def find_prefix(self, request: Request) -> list[Entry]:
-        """Return the cached blocks that the request's first sequence begins with, as the cache is now.
+        """Return the cached blocks with which the request's first sequence begins.
 
-        The result is valid until the pool changes: look again at every attempt to admit.
+        The result is valid until the pool changes: look it up again at every attempt to admit.
         """
         cache, sequence, size = self.pool.prefix_cache, request.sequences[0], self.pool.block_size
         if cache is None or request.status is Status.SWAPPED:
@@ -55,10 +55,10 @@ class BlockManager:
         return cache.match(sequence.token_ids, size, salt, sequence.block_keys)
 
     def blocks_to_admit(self, request: Request, prefix: abc.Sequence[Entry] | None = None) -> int:
-        """Return the free blocks that admission needs: those of all tokens, and one per sequence to grow into.
+        """Return the number of free blocks that admission needs: for all tokens, plus one per sequence to grow into.
 
-        Sequences that a fork has yet to make grow too. `prefix` is what `find_prefix` has just found (None: look now).
-        A cached block without a holder counts as needed, because it is one of the free ones.
+        Sequences that a later fork will create are included. `prefix` is the current result of `find_prefix` (None:
+        look it up now). A cached block without a holder counts as needed, because it is one of the free blocks.
         """
         prefix = self.find_prefix(request) if prefix is None else prefix
         held_by_others = 0
@@ -73,9 +73,10 @@ class BlockManager:
         return max(now, growing) - held_by_others
 
     def place(self, request: Request, prefix: abc.Sequence[Entry] | None = None) -> int:
-        """Give a request without blocks those of all its tokens: cached, shared among its sequences, or new.
+        """Allocate the blocks for all tokens of a request: cached, shared among its sequences, or new.
 
-        `prefix` is what `find_prefix` has just found (None: look now). Returns how many tokens the prefix cache saved.
+        `prefix` is the current result of `find_prefix` (None: look it up now). Returns the number of tokens found in
+        the prefix cache.
 
         Raises:
             OutOfBlocks: there are too few free blocks; the request holds none then.
@@ -93,12 +94,12 @@ class BlockManager:
         return request.sequences[0].num_computed_tokens
 
     def publish(self, request: Request, sequence: Sequence) -> None:
-        """Let other requests find the sequence's full blocks. Call it when their keys and values are written."""
+        """Publish the sequence's full blocks for other requests. Call it when their keys and values are written."""
         cache, size = self.pool.prefix_cache, self.pool.block_size
         if cache is None or sequence.num_computed_tokens // size == sequence.num_published_blocks:
             return
         if not cache.holds(sequence.published):
-            # The sequence's own blocks are duplicates of an entry that is gone by now: file them in its place.
+            # The sequence's own blocks were duplicates of an entry that has been evicted: publish them instead.
             sequence.published, sequence.num_published_blocks = None, 0
         salt, keys = request.sampling.cache_salt, sequence.block_keys
         cache.extend_keys(keys, sequence.token_ids, size, salt)
@@ -109,28 +110,28 @@ class BlockManager:
             sequence.num_published_blocks = i + 1
 
     def can_swap_out(self, request: Request) -> bool:
-        """Whether there is a host pool with room for the request."""
+        """Return True if there is a host pool with room for the request."""
         blocks = {block for sequence in request.sequences for block in sequence.table.blocks}
         return self.host_pool is not None and len(blocks) <= self.host_pool.num_free
 
     def swap_out(self, request: Request) -> list[tuple[int, int]]:
-        """Move a request to the host; returns (device block, host block) pairs to copy before anything is written."""
+        """Move a request to the host; return (device block, host block) pairs to copy before anything is written."""
         if self.host_pool is None:
             raise ValueError("there is no host pool to swap to")
         return move_tables([sequence.table for sequence in request.sequences], self.host_pool)
 
     def swap_in(self, request: Request) -> list[tuple[int, int]]:
-        """Move a request back to the device; returns (host block, device block) pairs to copy before the next read."""
+        """Move a request back to the device; return (host block, device block) pairs to copy before the next read."""
         return move_tables([sequence.table for sequence in request.sequences], self.pool)
 
     def drop(self, request: Request) -> None:
-        """Take the request's blocks away, wherever they are. Its tokens must be computed again."""
+        """Free the request's blocks, on the device or the host. Its tokens must be computed again."""
         for sequence in request.sequences:
             sequence.forget_cache()
             sequence.table = BlockTable(self.pool)
 
     def check(self, requests: Iterable[Request]) -> None:
-        """Raise AssertionError if the pools and the tables of these requests, which must be all, do not agree."""
+        """Raise AssertionError if the pools do not agree with the tables of `requests`, which must be all live ones."""
         tables = [sequence.table for request in requests for sequence in request.sequences]
         for pool in filter(None, (self.pool, self.host_pool)):
             pool.check()
@@ -138,7 +139,7 @@ class BlockManager:
             for block in range(pool.num_blocks):
                 if held[block] != pool.ref_count(block):
                     raise AssertionError(
-                        f"block {block} has {pool.ref_count(block)} holders, tables name it {held[block]} times"
+                        f"block {block} has {pool.ref_count(block)} holders, but is in {held[block]} tables"
                     )
         for table in tables:
             table.check()
@@ -157,5 +158,5 @@ class BlockManager:
             sequence.table.grow(len(sequence.token_ids) - shared)
 
     def _shared_blocks(self, request: Request) -> int:
-        """Full blocks of the prompt, which several sequences of one request hold in common."""
+        """Return the number of full prompt blocks that the request's sequences share; 0 for a single sequence."""
         return len(request.prompt_token_ids) // self.pool.block_size if len(request.sequences) > 1 else 0

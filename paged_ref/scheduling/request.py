@@ -1,8 +1,8 @@
-"""A request and its sequences: the state that the scheduler moves (chapters 6 and 7).
+"""A request and its sequences: the state that the scheduler works on (chapters 6 and 7).
 
 A sequence is a list of tokens, of which the first `num_computed_tokens` have their keys and values in the cache. A
-step of the engine computes some of the others. That one number makes prefill, decode, a chunk of a prefill, a prefix
-found in the cache and a restart after preemption the same thing:
+step of the engine computes some of the others. This one counter covers prefill, decode, a chunk of a prefill, a
+prefix-cache hit and a restart after preemption:
 
     token_ids      [ prompt prompt prompt prompt | new new ]
                      `--- computed ---'  `-- to be computed --'
@@ -27,7 +27,7 @@ from ..sizing import blocks_for
 
 
 class Status(Enum):
-    """Where a request stands. A preempted request waits again, with its tokens; a swapped one with its blocks."""
+    """A request's state. A preempted request is WAITING again (blocks freed) or SWAPPED (blocks on the host)."""
 
     WAITING = "waiting"
     SWAPPED = "swapped"
@@ -41,13 +41,13 @@ class Sequence:
 
     Attributes:
         token_ids: prompt and generated tokens.
-        table: its block table. It has room for all tokens but, in a decoding sequence, the last one.
+        table: the block table. It has room for all tokens except, in a decoding sequence, the last one.
         num_computed_tokens: tokens whose keys and values are in the cache.
-        published: entry of its last full block in the prefix cache, and how many blocks that covers.
-        block_keys: chained keys of its full blocks, each hashed once; they outlive a preemption.
-        cumulative_logprob: of the generated tokens, in the model's own distribution.
+        published: prefix-cache entry of the last published block; `num_published_blocks` blocks are published.
+        block_keys: chained keys of the full blocks, each hashed once; they are kept through a preemption.
+        cumulative_logprob: sum of the generated tokens' log-probabilities in the model's own distribution.
         finish_reason: "stop", "length", "abort", or None while it runs.
-        detokenizer: turns its new tokens into text; None where no text is wanted.
+        detokenizer: turns new tokens into text; None if no text is needed.
     """
 
     token_ids: list[int]
@@ -69,16 +69,16 @@ class Sequence:
 
     @property
     def num_new_tokens(self) -> int:
-        """How many tokens were generated."""
+        """The number of generated tokens."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def needs_slot(self) -> bool:
-        """The sequence decodes: all tokens but the last are computed, and the last has no slot yet."""
+        """True if the sequence decodes: all tokens but the last are computed, and the last has no slot yet."""
         return self.table.num_tokens == self.num_computed_tokens == len(self.token_ids) - 1
 
     def fork(self, index: int) -> Sequence:
-        """A second sequence with the same tokens over the same blocks. Nothing is copied but the two lists."""
+        """Return a second sequence with the same tokens over the same blocks. No block is copied."""
         return Sequence(
             list(self.token_ids),
             self.num_prompt_tokens,
@@ -93,7 +93,7 @@ class Sequence:
         )
 
     def forget_cache(self) -> None:
-        """Give the blocks back; all tokens must be computed again."""
+        """Free the blocks; all tokens must be computed again."""
         self.table.release()
         self.num_computed_tokens = 0
         self.published, self.num_published_blocks = None, 0
@@ -101,18 +101,18 @@ class Sequence:
 
 @dataclass(eq=False)
 class Request:
-    """A prompt, how to continue it, and the sequences that do.
+    """A prompt, its sampling parameters, and the sequences that continue it.
 
     Attributes:
-        request_id: the order of arrival, and what messages call the request.
-        max_new_tokens: `sampling.max_tokens`, less if the model has no more positions.
-        sequences: those that still run. A request begins with one and forks it after the prompt.
-        finished: those that ended.
-        seed: `sampling.seed`, or one of its own.
+        request_id: number in order of arrival; messages use it to name the request.
+        max_new_tokens: `sampling.max_tokens`, or less if the model has fewer positions left.
+        sequences: the sequences that still run. A request begins with one and forks it after the prompt.
+        finished: the sequences that ended.
+        seed: `sampling.seed`, or a random one.
         end_token_ids: tokens that end a sequence.
-        beam_search: the state of the search, if it is one. The beams are `sequences`; they move in lockstep.
+        beam_search: the state of a beam search, or None. The beams are `sequences`; they move in lockstep.
         arrival_time, first_token_time, finish_time: seconds, by `time.perf_counter`.
-        events: new tokens that a stream has not yielded yet; None if nobody streams.
+        events: new tokens that a stream has not yielded yet; None if the request is not streamed.
     """
 
     request_id: int
@@ -133,16 +133,16 @@ class Request:
 
     @property
     def seniority(self) -> tuple[int, int]:
-        """Who goes first: the lower priority number, then the earlier arrival."""
+        """The sort key of requests: the lower priority number first, then the earlier arrival."""
         return (self.priority, self.request_id)
 
     @property
     def width(self) -> int:
-        """How many sequences the request may still run at once, those that its fork will make included."""
+        """The number of sequences the request may still run at once, including those that a later fork creates."""
         return (self.sampling.beam_width or self.sampling.n) - len(self.finished)
 
     def most_blocks(self, pool: BlockPool) -> int:
-        """Blocks that the request can come to hold: the prompt's full ones once, the rest for each sequence.
+        """Return the most blocks the request can ever hold: full prompt blocks once, all others per sequence.
 
         The last new token is never fed back to the model, so it needs no slot.
         """

@@ -1,29 +1,29 @@
-"""Who runs in the next step: admission, continuous batching, chunked prefill, preemption (chapter 6).
+"""The scheduler: admission, continuous batching, chunked prefill, preemption (chapter 6).
 
 A step computes a flat batch of tokens. The scheduler fills it under two limits, `max_num_batched_tokens` tokens and
 `max_num_seqs` sequences, in this order:
 
-1. every decoding sequence gets its next token. If the pool cannot give a block for it, the *latest* request is
-   preempted until it can: requests go from the oldest to the youngest, so a victim has not been served yet;
-2. prefills under way get what is left of the token budget, oldest first: a long prompt is computed in chunks and
-   never stops the decodes;
-3. if nobody was preempted, waiting requests are admitted, oldest first, and none overtakes another. One that would
-   compute mostly what a prefill of this very step computes waits a step and finds it in the prefix cache.
+1. Every decoding sequence gets its next token. If the pool has no block for it, the *youngest* running request is
+   preempted, and so on until there is one. Requests are served oldest first, so a victim has not been served yet.
+2. Prefills under way share the remaining token budget, oldest first: a long prompt is computed in chunks and never
+   stalls the decodes.
+3. If no request was preempted, waiting requests are admitted, oldest first; none overtakes another. A request waits
+   one step if most of its tokens are being computed by a prefill in this step: it will find them in the prefix cache.
 
 "Older" is by `Request.seniority`: priority first, then arrival.
 
-Admission takes the blocks of *all* tokens a request has, so a prefill never needs a block later and two half-admitted
-requests cannot preempt each other. It answers
+Admission allocates the blocks of *all* tokens a request has, so a prefill never needs a block later, and two
+half-admitted requests cannot preempt each other. The answers are
 
     OK      the blocks of its tokens, and one more for each sequence to grow into, are free above the watermark
-    LATER   not now; it waits
-    NEVER   the pool is too small for the longest it can become, however long it waits: raised by `add`
+    LATER   not now; the request waits
+    NEVER   the pool is too small for the request's longest possible length: `add` raises `NeverFits`
 
-Why it always goes on: the oldest running request is never preempted while another runs, and `NEVER` makes sure that
-alone it fits. So each step computes at least one token of it; when nothing runs, the pool is free and the oldest
-waiting request is admitted. (PagedAttention paper, section 4.5: gang scheduling of a request's sequences, first come
-first served, preemption by swap or recompute. The one-number view of a sequence's progress is vLLM V1's; chunked
-prefill is Sarathi-Serve's.)
+Why it always makes progress: the oldest running request is never preempted while another one runs, and `NEVER`
+ensures that it fits alone. So each step computes at least one of its tokens. When nothing runs, the pool is free and
+the oldest waiting request is admitted. (PagedAttention paper, section 4.5: gang scheduling of a request's sequences,
+first come first served, preemption by swap or recompute. Tracking a sequence's progress with one counter is vLLM V1's
+design; chunked prefill is Sarathi-Serve's.)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .block_manager import BlockManager
 from .request import Request, Sequence, Status
 from .step import Chunk, Step
 
-# A request waits for another's prefill only if that saves it at least this many tokens of its own.
+# A request waits for another request's prefill only if this saves at least this many tokens of prefill.
 MIN_SAVED_TOKENS = 64
 
 
@@ -59,18 +59,18 @@ class NeverFits(ValueError):
 
 
 class Scheduler:
-    """Decides each step's batch. It knows no model and no tensor; `BlockManager` moves the blocks.
+    """Decides each step's batch. It uses neither model nor tensors; `BlockManager` moves the blocks.
 
     Args:
         pool: the blocks of the device.
-        max_num_seqs: sequences that run at once.
-        max_num_batched_tokens: tokens in one step; at least `max_num_seqs`.
-        watermark: share of the pool that admission leaves free, for the running sequences to grow into.
-        host_pool: where preempted requests are swapped to. None: they are recomputed.
+        max_num_seqs: most sequences that run at once.
+        max_num_batched_tokens: most tokens in one step; at least `max_num_seqs`.
+        watermark: fraction of the pool that admission leaves free, for the running sequences to grow into.
+        host_pool: host blocks to which preempted requests are swapped. None: they are recomputed.
 
     Attributes:
-        waiting, running: requests, the oldest first. Swapped ones wait.
-        finished: how many sequences ended, by reason.
+        waiting, running: requests, the oldest first. Swapped requests are in `waiting`.
+        finished: number of sequences that ended, by reason.
 
     Raises:
         ValueError: a limit out of its range.
@@ -93,7 +93,7 @@ class Scheduler:
             )
         if not 0 <= watermark < 1:
             raise ValueError(
-                f"watermark = {watermark}: it must be a share of the pool, at least 0 and below 1"
+                f"watermark = {watermark}: it must be a fraction of the pool, at least 0 and below 1"
             )
         self.pool = pool
         self.manager = BlockManager(pool, host_pool)
@@ -106,14 +106,14 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request waits or runs."""
+        """True if any request waits or runs."""
         return bool(self.waiting or self.running)
 
     def add(self, request: Request) -> None:
-        """Let a request wait for admission.
+        """Queue a request for admission.
 
         Raises:
-            NeverFits: it could not run even alone; the message says what it needs and what there is.
+            NeverFits: the request could not run even alone; the message says what it needs and what the pool has.
         """
         reason = self.never_fits(request)
         if reason is not None:
@@ -123,18 +123,18 @@ class Scheduler:
     def never_fits(self, request: Request) -> str | None:
         """Return why the request could not run even alone in an empty pool; None if it could."""
         if request.width > self.max_num_seqs:
-            return f"{request.width} sequences wanted, but max_num_seqs = {self.max_num_seqs}"
+            return f"the request has {request.width} sequences, but max_num_seqs = {self.max_num_seqs}"
         needed = request.most_blocks(self.pool)
         if needed > self.pool.num_blocks:
             return (
-                f"a prompt of {len(request.prompt_token_ids)} tokens with up to {request.max_new_tokens} new ones in "
-                f"{request.width} sequence(s) needs up to {needed} blocks of {self.pool.block_size} tokens, the pool "
-                f"has {self.pool.num_blocks}"
+                f"a prompt of {len(request.prompt_token_ids)} tokens with up to {request.max_new_tokens} new tokens "
+                f"in {request.width} sequence(s) needs up to {needed} blocks of {self.pool.block_size} tokens, but "
+                f"the pool has {self.pool.num_blocks}"
             )
         return None
 
     def admission(self, request: Request, prefix: abc.Sequence[Entry] | None = None) -> Admission:
-        """Return whether the request may run now, in the pool as it is at this moment.
+        """Decide if the request may run now, with the current free blocks.
 
         prefix: its cached blocks (`BlockManager.find_prefix`), if the caller has just looked them up.
         """
@@ -148,7 +148,7 @@ class Scheduler:
         return Admission.OK if fits else Admission.LATER
 
     def schedule(self) -> Step:
-        """Choose the next step's work and take its blocks."""
+        """Choose the next step's work and allocate its blocks."""
         step = Step()
         prefilling = self._schedule_decodes(step)
         budget = self.max_num_batched_tokens - len(step.chunks)  # a decode is one token
@@ -159,20 +159,20 @@ class Scheduler:
         return step
 
     def complete(self, step: Step) -> None:
-        """The step's keys and values are written: count them as computed, and let other requests find full blocks."""
+        """Count the step's tokens as computed and publish full blocks. Call it when keys and values are written."""
         for request, sequence, _, stop in step.chunks:
             if sequence.finish_reason is None:  # not aborted meanwhile
                 sequence.num_computed_tokens = stop
                 self.manager.publish(request, sequence)
 
     def fork(self, request: Request, sequence: Sequence, index: int) -> Sequence:
-        """Start a second sequence of a request from one that has just been computed."""
+        """Add a sequence to a request by forking one that has just been computed."""
         child = sequence.fork(index)
         request.sequences.append(child)
         return child
 
     def finish(self, request: Request, sequence: Sequence, reason: str) -> None:
-        """End one sequence and free its blocks; with the last one the request ends."""
+        """End one sequence and free its blocks. The request ends with its last sequence."""
         sequence.finish_reason = reason
         sequence.forget_cache()
         request.sequences.remove(sequence)
@@ -182,65 +182,65 @@ class Scheduler:
             self._end(request)
 
     def replace(self, request: Request, sequences: abc.Sequence[Sequence]) -> None:
-        """Go on with some of the request's sequences and forks of them. The others free their blocks."""
+        """Continue with these sequences: some of the request's own, and forks of them. Free the others' blocks."""
         for sequence in request.sequences:
             if sequence not in sequences:
                 sequence.forget_cache()
         request.sequences = list(sequences)
 
     def conclude(self, request: Request, finished: abc.Sequence[Sequence]) -> None:
-        """End a request with these results in the place of its sequences, which free their blocks."""
+        """End a request with these finished sequences as its results, and free the blocks of its running ones."""
         self.replace(request, [])
         request.finished += finished
         self.finished.update(sequence.finish_reason or "abort" for sequence in finished)
         self._end(request)
 
     def abort(self, request: Request) -> None:
-        """End a request wherever it stands and free everything it holds. Harmless when it has ended."""
+        """End a request in any state and free its blocks. Harmless if it has ended."""
         for sequence in list(request.sequences):
             self.finish(request, sequence, "abort")
 
     def recover(self, step: Step) -> None:
-        """The step failed half-way: what it should have computed, copied or swapped cannot be relied on.
+        """Recover after a step that failed half-way: its computed, copied and swapped blocks cannot be trusted.
 
-        Every request it touched, and every running one, gives its blocks back and waits to be recomputed.
+        Every request that the step touched, and every running request, frees its blocks and waits to be recomputed.
         """
         for request in [*self.running, *step.preempted]:
             if request.status in (Status.RUNNING, Status.SWAPPED):
                 self._requeue(request, Status.WAITING)
 
     def check(self) -> None:
-        """Raise AssertionError if pools, tables and requests do not agree. Takes time in proportion to everything."""
+        """Raise AssertionError if pools, tables and requests disagree. Takes time proportional to all of them."""
         self.manager.check([*self.running, *self.waiting])
         for request in self.running:
             for sequence in request.sequences:
                 if not sequence.num_computed_tokens <= sequence.table.num_tokens <= len(sequence.token_ids):
                     raise AssertionError(
-                        f"request {request.request_id}: computed, placed and all tokens do not rise"
+                        f"request {request.request_id}: it must have computed tokens <= slots <= tokens"
                     )
         for request in self.waiting:
             where = self.manager.host_pool if request.status is Status.SWAPPED else None
             if any(s.table.pool is not where for s in request.sequences if s.table.blocks):
                 raise AssertionError(
-                    f"request {request.request_id} is {request.status.value} and holds device blocks"
+                    f"request {request.request_id} is {request.status.value} but holds device blocks"
                 )
         for queue in (self.running, self.waiting):
             if queue != sorted(queue, key=lambda r: r.seniority):
-                raise AssertionError("requests are not in the order of their seniority")
+                raise AssertionError("requests are not in order of seniority")
         if sum(r.width for r in self.running) > self.max_num_seqs:
             raise AssertionError(f"more than {self.max_num_seqs} sequences run")
 
     # ---- the parts of a step
 
     def _schedule_decodes(self, step: Step) -> list[tuple[Request, Sequence]]:
-        """One token for each decoding sequence, oldest request first. Returns the sequences that prefill."""
+        """Schedule one token for each decoding sequence, oldest request first. Returns the sequences that prefill."""
         prefilling: list[tuple[Request, Sequence]] = []
         for request in list(self.running):
             if request.status is not Status.RUNNING:
-                break  # preempted by an older one, and so is everyone after it
+                break  # preempted for an older request, and so are all requests after it
             decoding = [sequence for sequence in request.sequences if sequence.needs_slot]
             if not self._make_room(request, decoding, step):
-                break  # preempted itself, the last one left
+                break  # it was the last request left and preempted itself
             if len(decoding) < len(request.sequences):
                 prefilling += [
                     (request, sequence) for sequence in request.sequences if not sequence.needs_slot
@@ -249,7 +249,7 @@ class Scheduler:
         return prefilling
 
     def _make_room(self, request: Request, decoding: list[Sequence], step: Step) -> bool:
-        """Preempt from the latest request on until the decodes fit; False if that took the request itself."""
+        """Preempt requests, youngest first, until the decodes fit; False if the request itself was preempted."""
         while len(decoding) > self.pool.num_free and (
             blocks_to_append_each(sequence.table for sequence in decoding) > self.pool.num_free
         ):
@@ -269,10 +269,11 @@ class Scheduler:
             )
 
     def _prefill(self, request: Request, sequence: Sequence, step: Step, budget: int) -> int:
-        """As many of a sequence's placed tokens as the budget allows; returns what is left of it. Needs no block.
+        """Schedule as many of a sequence's placed tokens as the budget allows; return the remaining budget.
 
-        A sequence may begin with blocks that the request's first one still computes. That one comes first, so there is
-        budget left for the others only if it is computed to its end in this step, and a step writes before it reads.
+        This allocates no block. A sequence may begin with blocks that the request's first sequence has yet to compute.
+        The first sequence is scheduled first, so the others get budget only if it completes in this step. That is
+        safe, because a step writes before it reads.
         """
         start = sequence.num_computed_tokens
         stop = min(sequence.table.num_tokens, start + budget)
@@ -297,7 +298,7 @@ class Scheduler:
             request.status = Status.RUNNING
             _enqueue(self.running, request)
             step.admitted.append(request)
-            # Only a request that comes back from the host may decode at once.
+            # Only a request that is swapped in from the host can decode right away.
             decoding = [sequence for sequence in request.sequences if sequence.needs_slot]
             prefilling = [sequence for sequence in request.sequences if not sequence.needs_slot]
             self._decode(request, decoding, step)
@@ -306,11 +307,11 @@ class Scheduler:
                 budget = self._prefill(request, sequence, step, budget)
 
     def _prefix_is_being_computed(self, request: Request, found: int, computing: Iterable[Request]) -> bool:
-        """Whether prefills under way will publish most of what this request would have to compute itself.
+        """Return True if prefills under way will publish most of the tokens that this request has to compute.
 
-        Requests that arrive together with one system prompt must not all compute it: one does, the others wait until
-        its blocks are published, which takes as many steps as its prefill has chunks left. `found` full blocks are
-        cached already.
+        Requests that arrive together with the same system prompt must not all compute it: one does, and the others
+        wait until its blocks are published, which takes as many steps as its prefill has chunks left. `found` full
+        blocks are cached already.
         """
         cache, size = self.pool.prefix_cache, self.pool.block_size
         if cache is None or request.status is Status.SWAPPED:
@@ -332,7 +333,7 @@ class Scheduler:
     # ---- preemption
 
     def _preempt(self, request: Request, step: Step) -> None:
-        """Take a request's blocks away: to the host pool if there is one with room, else to be recomputed."""
+        """Preempt a request: swap its blocks to the host pool if that has room, else free them for recomputation."""
         step.preempted.append(request)
         if self.manager.can_swap_out(request):
             self._requeue(request, Status.SWAPPED)

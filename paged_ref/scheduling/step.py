@@ -1,7 +1,7 @@
-"""What one step of the engine does: the scheduler's decision, before it becomes arrays (chapter 6).
+"""The scheduler's decision for one step of the engine, before it is turned into arrays (chapter 6).
 
-The order matters. Blocks are swapped out before anything else is written into them; swapped in and copied before
-anything is read from them; and in each layer all chunks write their keys and values before any of them reads.
+The order matters. Blocks are swapped out before anything else is written into them, and swapped in and copied before
+anything is read from them. In each layer, all chunks write their keys and values before any chunk reads.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ class Chunk(NamedTuple):
 
     @property
     def samples(self) -> bool:
-        """The chunk ends with the sequence's last token, so the step yields the next one."""
+        """True if the chunk ends with the sequence's last token, so that the step yields the next token."""
         return self.stop == len(self.sequence.token_ids)
 
 
 @dataclass
 class Step:
-    """What one step does, in the order in which it is done: swaps out, swaps in, copies, then the chunks.
+    """The work of one step, in order: swaps out, swaps in, copies, then the chunks.
 
-    Block pairs are (source, destination). `cached_tokens` were found in the prefix cache by the requests admitted.
+    Block pairs are (source, destination). `cached_tokens` counts the tokens that the admitted requests found in the
+    prefix cache.
     """
 
     swaps_out: list[tuple[int, int]] = field(default_factory=list)

@@ -1,1 +1,1 @@
-"""The real scheduler driven without a model, and the arithmetic of time and money (chapters 1 and 6)."""
+"""The real scheduler run without a model, and estimates of time and cost (chapters 1 and 6)."""

@@ -1,12 +1,12 @@
-"""How many requests a machine serves at once, and what one of them costs (chapter 1).
+"""Capacity planning: how many requests a machine serves at once, and what a request costs (chapter 1).
 
-The memory says how many requests fit; `CostModel` says how long a step with so many takes; a price per hour then says
-what a request costs. The second step matters: ten times the requests are not ten times the throughput. A batch is
-nearly free while a step is spent on reading the weights, and costs in full once arithmetic or the reading of keys and
-values takes longer (chapter 5 draws that roof).
+The memory determines how many requests fit, `CostModel` how long a step with that many requests takes, and a price per
+hour what a request costs. The second step matters: ten times the requests do not give ten times the throughput. A
+larger batch is nearly free while reading the weights dominates a step, and costs its full time once arithmetic or
+reading keys and values takes longer (chapter 5 draws this roofline).
 
-A server in its steady state is assumed: in each step every running request gets one token, and as many prompts are
-prefilled as requests end. The money is for comparing; a real bill has load below the peak, and a network.
+The plan assumes a server in its steady state: in each step every running request gets one token, and as many prompts
+are prefilled as requests end. Use the cost for comparisons only; a real bill includes off-peak hours and networking.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from ..sizing import ModelShape, Usage, contiguous_capacity, kv_budget, paged_capacity, split_reservation
 from .cost_model import A100, H100, CostModel, Device
 
-# By their data sheets: dense FLOP/s at 16 bits, bytes/s, bytes (a GPU sold as "80 GB" is taken to have 80e9), and PCIe
-# bytes/s in one direction as it is reached in practice.
+# From the data sheets: dense FLOP/s at 16 bits, bytes/s, bytes (a GPU sold as "80 GB" is assumed to have 80e9), and
+# PCIe bytes/s in one direction, as reached in practice.
 DEVICES = {
     "l4": Device("L4 24 GB", flops=121e12, bandwidth=0.3e12, memory=24e9, pcie=25e9),
     "rtx-4090": Device("RTX 4090 24 GB", flops=165e12, bandwidth=1.008e12, memory=24e9, pcie=25e9),
@@ -31,7 +31,7 @@ DEVICES = {
 
 @dataclass(frozen=True)
 class Load:
-    """What every request looks like.
+    """The load: the lengths, in tokens, that every request has.
 
     Raises:
         ValueError: a length below 1, or a request longer than `max_tokens`.
@@ -45,24 +45,24 @@ class Load:
         if min(self.prompt_tokens, self.output_tokens) < 1 or self.num_tokens > self.max_tokens:
             raise ValueError(
                 f"{self.prompt_tokens} prompt tokens and {self.output_tokens} output tokens, at most "
-                f"{self.max_tokens} in all: each must be 1 or more, and both together must be allowed"
+                f"{self.max_tokens} in all: each must be 1 or more, and their sum must not exceed the maximum"
             )
 
     @property
     def num_tokens(self) -> int:
-        """Of a request at its end."""
+        """Tokens of a request when it ends."""
         return self.prompt_tokens + self.output_tokens
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """One way to hold the cache, and what follows from it.
+    """The capacity of one way to organise the cache.
 
     Attributes:
         concurrency: requests at once.
-        usage: slots of one request at its end.
-        bytes_per_request: that it holds.
-        requests_per_second: that are completed.
+        usage: slots of one request when it ends, by state.
+        bytes_per_request: bytes that a request holds when it ends.
+        requests_per_second: completed requests per second.
     """
 
     concurrency: int
@@ -71,13 +71,13 @@ class Capacity:
     requests_per_second: float
 
     def cost(self, price_per_hour: float) -> float:
-        """Of one request, in the currency of the price of the whole machine."""
+        """Return the cost of one request, given the price per hour of the whole machine, in the same currency."""
         return price_per_hour / 3600 / self.requests_per_second
 
 
 @dataclass(frozen=True)
 class CapacityPlan:
-    """A model on a machine under a load: reservations of the longest length beside blocks on demand."""
+    """A model on a machine under a load: reservations of the maximum length compared with blocks on demand."""
 
     cost_model: CostModel
     load: Load
@@ -94,11 +94,11 @@ def plan_capacity(
     block_size: int = 16,
     memory_fraction: float = 0.9,
 ) -> CapacityPlan:
-    """Work everything out.
+    """Return the capacity plan of a model on a machine.
 
     Raises:
-        MemoryError: the weights do not fit, or not one request fits beside them.
-        ValueError: a number out of its range, or the model's number of parameters is not known.
+        MemoryError: the weights do not fit, or no request fits beside them.
+        ValueError: an argument out of its range, or the model's number of parameters is not known.
     """
     for name, value in (("num_devices", num_devices), ("block_size", block_size)):
         if value < 1:
@@ -119,7 +119,7 @@ def plan_capacity(
 def _serving(cost: CostModel, load: Load, concurrency: int, slots: int) -> Capacity:
     if concurrency < 1:
         raise MemoryError(
-            f"not one request of {slots} slots fits beside the weights of {cost.shape.name} on "
+            f"no request of {slots} slots fits beside the weights of {cost.shape.name} on "
             f"{cost.num_devices} x {cost.device.name}"
         )
     usage = split_reservation(load.num_tokens, load.num_tokens, slots)
@@ -128,9 +128,9 @@ def _serving(cost: CostModel, load: Load, concurrency: int, slots: int) -> Capac
 
 
 def steady_step_seconds(cost: CostModel, load: Load, concurrency: int) -> float:
-    """How long a step takes in which each of so many requests decodes, and as many prompts begin as requests end."""
+    """Return the seconds of a step in which `concurrency` requests decode and as many prompts start as requests end."""
     prompts = concurrency / load.output_tokens
-    context = load.prompt_tokens + load.output_tokens / 2  # of a request halfway
+    context = load.prompt_tokens + load.output_tokens / 2  # of a request halfway through its output
     prompt_pairs = load.prompt_tokens * (load.prompt_tokens + 1) / 2
     return cost.seconds(
         round(concurrency + prompts * load.prompt_tokens),

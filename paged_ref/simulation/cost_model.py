@@ -1,14 +1,14 @@
-"""How long a step takes on a device, by arithmetic instead of a model (chapters 1 and 6).
+"""A cost model: the time of a step on a device, estimated without running a model (chapters 1 and 6).
 
 A step multiplies every weight with every token (2 FLOP each), and reads every weight and the keys and values of every
-context once. Whichever takes longer decides (the roofline):
+context once. Whichever takes longer determines the time (the roofline):
 
     seconds = overhead + max(FLOP / peak FLOP/s, bytes / peak bytes/s) / efficiency  +  swapped bytes / PCIe bytes/s
 
-So a prefill of thousands of tokens is bound by arithmetic; a decode of a few dozen sequences by bandwidth, and
-most of its bytes are weights, which all sequences of the batch share: that is why a larger batch is nearly free
-until its keys and values weigh as much as the weights. What is left out: communication between GPUs, which grows
-with their number, and kernels' shapes. The numbers are for comparing policies, not for buying hardware.
+So a prefill of thousands of tokens is bound by arithmetic, and a decode of a few dozen sequences by bandwidth. Most
+bytes of a decode are weights, which all sequences of the batch share: that is why a larger batch is nearly free until
+its keys and values take as many bytes as the weights. The model ignores communication between GPUs, which grows with
+their number, and the effect of tensor shapes on kernels. Use it to compare policies, not to buy hardware.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..sizing import BYTES_PER_NUMBER, MODELS, ModelShape
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator, by its data sheet: dense FLOP/s at 16 bits, bytes/s, bytes."""
+    """One accelerator, from its data sheet: dense FLOP/s at 16 bits, memory bytes/s, bytes, and PCIe bytes/s."""
 
     name: str
     flops: float
@@ -37,13 +37,13 @@ H100 = Device("H100 80 GB", flops=989e12, bandwidth=3.35e12, memory=80e9, pcie=5
 
 @dataclass(frozen=True)
 class CostModel:
-    """A model on some devices that share its work evenly (tensor parallel).
+    """A model on devices that share its work evenly (tensor parallelism).
 
     Attributes:
-        num_parameters: of the whole model.
-        compute_efficiency, bandwidth_efficiency: share of the peak that kernels reach.
-        overhead: seconds of a step that no kernel fills: launches, scheduling, sampling.
-        memory_fraction: share of the devices' memory for weights, activations and cache.
+        num_parameters: parameters of the whole model.
+        compute_efficiency, bandwidth_efficiency: fraction of the peak that kernels reach.
+        overhead: seconds per step outside of kernels: launches, scheduling, sampling.
+        memory_fraction: fraction of the devices' memory for weights, activations and cache.
         activations: bytes for activations, on all devices together.
     """
 
@@ -63,10 +63,10 @@ class CostModel:
         return self.num_parameters * BYTES_PER_NUMBER[self.shape.dtype]
 
     def num_blocks(self, block_size: int) -> int:
-        """Blocks that fit beside weights and activations.
+        """Return the number of blocks that fit beside weights and activations.
 
         Raises:
-            MemoryError: none does.
+            MemoryError: no block fits.
         """
         room = (
             self.memory_fraction * self.device.memory * self.num_devices
@@ -79,7 +79,7 @@ class CostModel:
         return blocks
 
     def step_seconds(self, step: Step, block_size: int) -> float:
-        """How long the forward pass and the swaps of a step take."""
+        """Return the seconds that the forward pass and the swaps of a step take."""
         num_tokens = context = pairs = 0
         for _, _, start, stop in step.chunks:
             num_tokens += stop - start
@@ -89,7 +89,7 @@ class CostModel:
         return self.seconds(num_tokens, context, pairs) + self.swap_seconds(swapped, block_size)
 
     def seconds(self, num_tokens: int, context: int, pairs: int) -> float:
-        """Of a forward pass: tokens in the batch, tokens in all contexts, and pairs of a query and a key it sees."""
+        """Return the seconds of a forward pass over so many tokens, context tokens, and (query, visible key) pairs."""
         if num_tokens == 0:
             return 0.0
         per_token, per_pair, weights, per_context = self._rates
@@ -97,7 +97,7 @@ class CostModel:
 
     @cached_property
     def _rates(self) -> tuple[float, float, float, float]:
-        """Seconds of arithmetic for a token and a pair, and of reading all weights and a token's keys and values."""
+        """Seconds of arithmetic per token and per pair, and of reading all weights and one token's keys and values."""
         shape = self.shape
         flops = self.device.flops * self.num_devices * self.compute_efficiency
         bandwidth = self.device.bandwidth * self.num_devices * self.bandwidth_efficiency
@@ -110,11 +110,11 @@ class CostModel:
         )
 
     def swap_seconds(self, num_blocks: int, block_size: int) -> float:
-        """Of copying blocks to or from the host, each device its own part."""
+        """Return the seconds to copy blocks to or from the host; each device copies its own part."""
         return num_blocks * self.shape.kv_bytes_per_block(block_size) / (self.device.pcie * self.num_devices)
 
     def recompute_seconds(self, num_tokens: int) -> float:
-        """Of prefilling a preempted sequence again, in a step of its own."""
+        """Return the seconds to prefill a preempted sequence again, in a step of its own."""
         return self.seconds(num_tokens, num_tokens, num_tokens * (num_tokens + 1) // 2)
 
 

@@ -1,14 +1,14 @@
 """The real scheduler and block manager, driven by a workload without a model (chapters 1 and 6).
 
-The simulator has no rules of its own. It adds requests when they arrive, asks `Scheduler.schedule` for each step, lets
-`CostModel` say how long the step takes, and ends sequences at the lengths that the workload gave them:
+The simulator has no policy of its own. It adds requests when they arrive, calls `Scheduler.schedule` for each step,
+takes the step's duration from `CostModel`, and ends sequences at the lengths that the workload gives them:
 
     arrivals -> scheduler -> step -> seconds -> one token each -> scheduler ...
 
-Most steps are dull: everyone decodes, nobody comes or goes. `schedule` would then choose the same again, so the
-simulator asks only once and appends several tokens to each table at a time. `_quiet_steps` says how many are
-certain to be alike; a test runs workloads with and without the short cut and gets the same times and the same
-counts.
+Most steps are alike: all requests decode, and none arrives or ends. `schedule` would then make the same choice
+again, so the simulator calls it only once and appends several tokens to each table at a time. `_quiet_steps` returns
+how many steps are certain to be alike; a test runs workloads with and without this shortcut and gets the same times
+and the same counts.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .cost_model import CostModel
 
 @dataclass
 class SimulationResult:
-    """What came out.
+    """The result of a simulation.
 
     Attributes:
-        metrics: as an engine keeps them, in simulated seconds.
-        simulated_seconds: from the first arrival to the last token.
-        wall_seconds: that the simulation itself took.
-        finished_at: simulated second in which each job ended, in the order of the jobs.
-        scheduled_steps: steps for which `schedule` was asked; the others were repeats.
+        metrics: the engine's metrics, in simulated seconds.
+        simulated_seconds: simulated time until the last token.
+        wall_seconds: real time that the simulation took.
+        finished_at: simulated time at which each job ended, in the order of the jobs.
+        scheduled_steps: steps for which `schedule` was called; the others were repeats.
     """
 
     metrics: Metrics
@@ -51,12 +51,12 @@ class SimulationResult:
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens in a simulated second."""
+        """Generated tokens per simulated second."""
         return self.metrics.generated_tokens / self.simulated_seconds if self.simulated_seconds else 0.0
 
     @property
     def token_states(self) -> float:
-        """Share of the pool's slots that held a token, while anyone waited (to compare with `contiguous.serve`)."""
+        """Fraction of the pool's slots that held a token while a request waited (compare `contiguous.server.serve`)."""
         pool = self.metrics.scheduler.pool
         points = [point for point in self.metrics.history if point.waiting]
         tokens = sum(point.used_blocks * pool.block_size - point.wasted_slots for point in points)
@@ -67,10 +67,10 @@ class Simulator:
     """Runs jobs on a scheduler.
 
     Args:
-        scheduler: with the pool, the limits and the preemption that are to be studied.
-        cost: how long steps take.
-        max_tokens: prompt and output together; what a request could come to need, for all the scheduler knows.
-        skip: repeat steps that are certain to be alike without asking again.
+        scheduler: with the pool, the limits and the preemption mode to study.
+        cost: the cost model that gives the duration of steps.
+        max_tokens: limit for prompt and output together: the length for which the scheduler must be prepared.
+        skip: repeat steps that are certain to be alike without calling `schedule` again.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Simulator:
         self.metrics = Metrics(scheduler, clock=lambda: self.now)
         self._arriving: deque[tuple[int, Job]] = deque()
         self._one_priority = True
-        self._left: dict[Request, int] = {}  # tokens that a request will still generate
+        self._left: dict[Request, int] = {}  # tokens still to generate
         self._result = SimulationResult(self.metrics)
 
     def run(self, jobs: Iterable[Job]) -> SimulationResult:
-        """Run jobs, in the order of their arrival, until all have ended.
+        """Run jobs, given in order of arrival, until all have ended.
 
         Raises:
-            NeverFits: a job could not run in this pool.
+            NeverFits: a job cannot run in this pool.
         """
         started = time.perf_counter()
         self._arriving = deque(enumerate(jobs))
@@ -128,7 +128,7 @@ class Simulator:
             self._left[request] = job.output_tokens
 
     def _take_tokens(self, step: Step) -> bool:
-        """Append the sampled tokens and end the sequences that are complete; whether any was."""
+        """Append the sampled tokens and end the complete sequences; return True if any ended."""
         ended = False
         for chunk in step.chunks:
             if chunk.samples:
@@ -145,14 +145,14 @@ class Simulator:
         self._result.finished_at[request.request_id] = self.now
         self.scheduler.finish(request, request.sequences[0], "length")
 
-    # ---- the short cut
+    # ---- the shortcut
 
     def _quiet_steps(self, step: Step, ended: bool) -> int:
-        """How many steps `schedule` would now fill with one decode of each running sequence and nothing else.
+        """Return how many steps `schedule` would now fill with one decode of each running sequence and nothing else.
 
-        Everyone decodes, and nobody can be admitted: either nobody waits, or the oldest who does was asked about in the
-        last step, the answer was LATER, and no block was freed since. Up to and including the step in which a sequence
-        ends, as long as the pool has the blocks and none of them has to be taken from the prefix cache.
+        All requests decode, and none can be admitted: either none waits, or the oldest waiting request was tried in the
+        last step, the answer was LATER, and no block was freed since. The count includes the step in which a sequence
+        ends. The pool must have the blocks for all these steps without evicting from the prefix cache.
         """
         scheduler, cache = self.scheduler, self.scheduler.pool.prefix_cache
         if not scheduler.running or self.now >= self._next_arrival():
@@ -171,13 +171,13 @@ class Simulator:
         return steps
 
     def _next_arrival(self) -> float:
-        """When somebody comes who may matter: not one who only queues up behind others of the same priority."""
+        """Return the time of the next arrival that can matter; one that only queues behind its equals does not."""
         if not self._arriving or (self.scheduler.waiting and self._one_priority):
             return math.inf
         return self._arriving[0][1].seconds
 
     def _blocks_for(self, steps: int, room: int) -> int:
-        """Blocks that the running sequences take in so many steps; a quick upper bound if that is within `room`."""
+        """Return the blocks that running sequences take in `steps` steps, or an upper bound if that is <= `room`."""
         size, running = self.scheduler.pool.block_size, self.scheduler.running
         at_most = len(running) * blocks_for(steps, size)
         if at_most <= room:
@@ -186,9 +186,9 @@ class Simulator:
         return sum(blocks_for(table.num_tokens + steps, size) - len(table.blocks) for table in tables)
 
     def _repeat(self, steps: int) -> bool:
-        """Compute up to `steps` quiet steps, until somebody arrives; whether a sequence ended."""
+        """Compute up to `steps` quiet steps, until the next arrival; return True if a sequence ended."""
         running = list(self.scheduler.running)
-        if self.scheduler.pool.prefix_cache is not None:  # who fills a block first also publishes first
+        if self.scheduler.pool.prefix_cache is not None:  # the first sequence to fill a block publishes first
             size = self.scheduler.pool.block_size
             running.sort(key=lambda request: (-request.sequences[0].num_computed_tokens - 1) % size)
         context = sum(request.sequences[0].num_computed_tokens for request in running)
@@ -232,7 +232,7 @@ def simulate(
     max_tokens: int = 2048,
     skip: bool = True,
 ) -> SimulationResult:
-    """Run jobs with the engine's own settings; `num_blocks` is what the cost model's devices have room for."""
+    """Run jobs with the engine's settings; `num_blocks` None: as many as fit on the cost model's devices."""
     num_blocks = cost.num_blocks(block_size) if num_blocks is None else num_blocks
     if preemption not in ("recompute", "swap"):
         raise ValueError(f"preemption = {preemption!r}: it must be 'recompute' or 'swap'")

@@ -1,9 +1,9 @@
-"""Many measured values in a fixed number of counters: for latencies and their percentiles (chapter 6).
+"""A histogram with a fixed number of counters, for latencies and their percentiles (chapter 6).
 
-Bucket i holds the values above 10 ** ((i - 1) / 20) microseconds and up to 10 ** (i / 20) microseconds, so each
-bucket is 12 % wider than the one before. A percentile read from it is off by less than that, whether a thousand
-values or a thousand million were counted, and two histograms add up bucket by bucket (which is why Prometheus
-uses them).
+Bucket i counts the values above 10 ** ((i - 1) / 20) microseconds and up to 10 ** (i / 20) microseconds, so each
+bucket is 12 % wider than the one before. A percentile read from it is off by less than that, whether it counted
+a thousand values or a billion, and two histograms can be added bucket by bucket (which is why Prometheus uses
+histograms).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 PER_DECADE = 20
-# 1 microsecond to 1,000 seconds; what lies outside is counted in the last bucket on its side.
+# 1 microsecond to 1,000 seconds; values outside this range are counted in the first or the last bucket.
 NUM_BUCKETS = 9 * PER_DECADE
 _BOUNDS = [10 ** (i / PER_DECADE - 6) for i in range(NUM_BUCKETS + 1)]
 
@@ -22,8 +22,8 @@ class Histogram:
     """Counts of values in seconds.
 
     Attributes:
-        count, total: how many values, and their sum.
-        smallest, largest: of all values; infinite while there is none.
+        count, total: number of values, and their sum.
+        smallest, largest: of all values; infinite while there are none.
     """
 
     def __init__(self) -> None:
@@ -48,9 +48,9 @@ class Histogram:
         return self.total / self.count if self.count else None
 
     def quantile(self, q: float) -> float | None:
-        """The value that a share `q` of all values does not exceed, to 12 %; None if there are no values."""
+        """Return the value that a fraction `q` of all values does not exceed, to 12 %; None if there are no values."""
         if not 0 <= q <= 1:
-            raise ValueError(f"q = {q}: a quantile is asked for by a share between 0 and 1")
+            raise ValueError(f"q = {q}: it must be a fraction from 0 to 1")
         wanted, seen = q * self.count, 0
         for i, count in enumerate(self._buckets):
             seen += count
@@ -59,7 +59,7 @@ class Histogram:
         return None
 
     def cumulative(self, every: int = PER_DECADE // 4) -> Iterator[tuple[float, int]]:
-        """(upper bound, values up to it), at every so many buckets: what a Prometheus histogram shows."""
+        """Yield (upper bound, number of values up to it) at every `every`-th bucket, as a Prometheus histogram does."""
         seen = 0
         for i, count in enumerate(self._buckets):
             seen += count

@@ -1,12 +1,12 @@
-"""What an engine tells about itself: whether the pool is too small, and who pays for it (chapter 6).
+"""Engine metrics, which show if the pool is too small and what that costs in latency (chapter 6).
 
-The signs of a pool that is too small, in the order in which they show: utilisation near 1, the queue grows, preemptions
-are counted, the 99th percentile of the inter-token latency jumps while its median stays. `snapshot` gives all
-numbers now, `history` some of them over time for plotting, `prometheus` the text that a monitoring system scrapes.
+The signs of a pool that is too small, in the order in which they appear: utilisation is near 1, the queue grows,
+requests are preempted, the 99th percentile of the inter-token latency jumps while its median stays. `snapshot`
+returns all current values, `history` keeps some of them over time for plotting, and `prometheus` returns the text
+that a monitoring system scrapes.
 
-What must hold: recording costs a few microseconds a sequence and step and a fixed amount of memory, however
-long the engine runs; whatever can be read from the pool or the scheduler is read there and not counted a second
-time.
+Invariants: recording takes a few microseconds per sequence and step and a fixed amount of memory, however long the
+engine runs; values that the pool or the scheduler already has are read there and not counted again.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ HISTORY = 1024
 
 
 class TimedBlockPool(BlockPool):
-    """A pool that notes in `allocation_seconds` how long each allocation took."""
+    """A pool that records in `allocation_seconds` how long each allocation took."""
 
     def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = False) -> None:
         super().__init__(num_blocks, block_size, enable_prefix_caching)
         self.allocation_seconds = Histogram()
 
     def allocate(self, n: int) -> list[int]:
-        """As `BlockPool.allocate`. Asking for nothing is not timed."""
+        """Allocate as `BlockPool.allocate` does, and time it. An allocation of 0 blocks is not timed."""
         if n == 0:
             return super().allocate(n)
         started = time.perf_counter()
@@ -45,7 +45,7 @@ class TimedBlockPool(BlockPool):
 
 @dataclass(frozen=True)
 class Point:
-    """The engine at the end of one step: `history` is made of these."""
+    """The engine's state at the end of one step; `history` is a list of these."""
 
     seconds: float
     step: int
@@ -60,7 +60,7 @@ class Point:
 
 @dataclass
 class _Times:
-    """Of one request, by the engine's clock."""
+    """One request's times, by the engine's clock."""
 
     arrived: float
     last_token: float | None = None
@@ -70,20 +70,20 @@ class Metrics:
     """Counts since the engine started. The engine calls `arrive` for each request and `observe` after each step.
 
     Args:
-        scheduler: what is watched.
-        clock: seconds; a simulator passes its own.
+        scheduler: the scheduler to watch.
+        clock: returns the time in seconds; a simulator passes its own.
 
     Attributes:
         steps: forward passes.
-        computed_tokens: tokens that went through the model, prompts included.
-        prompt_tokens: tokens of the prompts that were prefilled to their end, cached ones included.
-        generated_tokens: tokens that were sampled; whoever samples counts them.
-        cached_tokens: tokens that the prefix cache spared.
-        preemptions: requests that lost their blocks while they ran; `swapped_out` of them kept them on the host.
+        computed_tokens: tokens that went through the model, including prompts.
+        prompt_tokens: tokens of the completely prefilled prompts, including cached tokens.
+        generated_tokens: sampled tokens; the code that samples adds to this counter.
+        cached_tokens: tokens found in the prefix cache instead of computed.
+        preemptions: requests preempted while they ran; `swapped_out` of them were swapped to the host.
         copied_blocks, swapped_out_blocks, swapped_in_blocks: blocks that the storage had to copy.
-        peak_used_blocks, peak_running: the most at the end of any step.
+        peak_used_blocks, peak_running: the maximum at the end of any step.
         time_to_first_token: from a request's arrival, in seconds.
-        inter_token_latency: between one token of a sequence and its next, in seconds. A preemption lies in it.
+        inter_token_latency: from one token of a sequence to its next, in seconds, including any preemption.
         history: a bounded list of `Point`s, evenly spread over all steps so far.
     """
 
@@ -110,11 +110,11 @@ class Metrics:
         self._started = clock()
 
     def arrive(self, request: Request, at: float | None = None) -> None:
-        """A request came, now or at another time of the clock."""
+        """Record a request's arrival, now or at another time of the clock."""
         self._times[request] = _Times(self.clock() if at is None else at)
 
     def observe(self, step: Step) -> None:
-        """Count a computed step; call it before its tokens are taken and its finished sequences free blocks."""
+        """Count a computed step; call this before its tokens are appended and finished sequences free blocks."""
         self.steps += bool(step.chunks)
         self.computed_tokens += step.num_tokens
         self.cached_tokens += step.cached_tokens
@@ -127,7 +127,7 @@ class Metrics:
         for request, num_tokens in Counter([chunk.request for chunk in step.chunks if chunk.samples]).items():
             times = self._times.get(request)
             if times is None:
-                continue  # it came before this engine was watched
+                continue  # it arrived before this `Metrics` existed
             if times.last_token is None:
                 self.time_to_first_token.observe(now - times.arrived)
                 self.prompt_tokens += len(request.prompt_token_ids)
@@ -137,7 +137,7 @@ class Metrics:
         self._end_step(now)
 
     def repeat(self, gaps: abc.Sequence[float]) -> None:
-        """Everyone decoded again, once after each of these gaps in seconds (a simulator skips over such steps)."""
+        """Count one more decode of all running sequences after each of these gaps (seconds): a simulator skips them."""
         num_seqs = sum(len(request.sequences) for request in self.scheduler.running)
         self.steps += len(gaps)
         self.computed_tokens += num_seqs * len(gaps)
@@ -150,7 +150,7 @@ class Metrics:
         self._end_step(now)
 
     def wasted_slots(self) -> int:
-        """Slots of held blocks that no token has: the unfilled ends of last blocks, a shared one counted once."""
+        """Return how many held slots have no token: the unfilled ends of last blocks, shared blocks counted once."""
         size = self.scheduler.pool.block_size
         filled: dict[int, int] = {}  # last block -> its tokens, by the longest of the tables that end in it
         for request in self.scheduler.running:
@@ -161,7 +161,7 @@ class Metrics:
         return sum(size - tokens for tokens in filled.values())
 
     def snapshot(self) -> dict[str, float | None]:
-        """All numbers as they are now, by name. Latencies are in seconds, None before the first was measured."""
+        """Return all current values, by name. Latencies are in seconds; None if none was measured yet."""
         scheduler, pool = self.scheduler, self.scheduler.pool
         cache = pool.prefix_cache
         ttft, itl = self.time_to_first_token, self.inter_token_latency
@@ -192,7 +192,7 @@ class Metrics:
         }
 
     def prometheus(self) -> str:
-        """The numbers in Prometheus' text format, under vLLM's names where vLLM has them."""
+        """Return the values in Prometheus' text format, under vLLM's names where vLLM has them."""
         pool = self.scheduler.pool
         return exposition(
             Readings(
@@ -207,9 +207,7 @@ class Metrics:
 
     def _end_step(self, now: float) -> None:
         pool, running = self.scheduler.pool, len(self.scheduler.running)
-        if (
-            len(self._times) > 2 * (running + len(self.scheduler.waiting)) + 64
-        ):  # many have ended: let them go
+        if len(self._times) > 2 * (running + len(self.scheduler.waiting)) + 64:  # drop those that have ended
             self._times = {r: times for r, times in self._times.items() if r.status is not Status.FINISHED}
         self.peak_used_blocks = max(self.peak_used_blocks, pool.num_used)
         self.peak_running = max(self.peak_running, running)
@@ -222,6 +220,6 @@ class Metrics:
                 running, len(self.scheduler.waiting), self.preemptions,
             )
         )  # fmt: skip
-        if len(self.history) > HISTORY:  # keep every second point, and from now on note half as many
+        if len(self.history) > HISTORY:  # keep every second point, and from now on record half as many
             self.history = self.history[::2]
             self._stride *= 2

@@ -1,9 +1,9 @@
-"""The metrics as a monitoring system reads them: Prometheus' text exposition format (chapter 6).
+"""The metrics in Prometheus' text exposition format, for a monitoring system (chapter 6).
 
-Names that vLLM has are vLLM's, so that a dashboard made for it shows this engine too;
-`vllm:num_requests_swapped` is from its older engine, which swapped. vLLM counts prefix-cache queries and hits
-in tokens, so ours are converted. What vLLM does not export is called `paged_ref:...`. A counter ends in
-`_total`; a histogram's buckets are cumulative.
+Metrics that vLLM exports have vLLM's names, so that a dashboard made for vLLM shows this engine, too;
+`vllm:num_requests_swapped` is from vLLM's older engine, which swapped. vLLM counts prefix-cache queries and hits
+in tokens, so our block counts are converted. Metrics that vLLM does not export are named `paged_ref:...`. A
+counter's name ends in `_total`; a histogram's buckets are cumulative.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .histogram import Histogram
 
 @dataclass(frozen=True)
 class Readings:
-    """What is exported: an engine's numbers at one moment.
+    """The exported values: an engine's metrics at one moment.
 
     Attributes:
         snapshot: `Metrics.snapshot()`.
         block_size: tokens per block; vLLM counts prefix-cache hits in tokens.
-        finished: sequences that ended, by reason.
-        time_to_first_token, inter_token_latency, allocation: seconds; allocation is None if the pool is not timed.
+        finished: number of sequences that ended, by reason.
+        time_to_first_token, inter_token_latency, allocation: in seconds; allocation is None if the pool is not timed.
     """
 
     snapshot: Mapping[str, float | None]
@@ -41,17 +41,19 @@ def exposition(readings: Readings) -> str:
     reasons = {f'finished_reason="{reason}"': n for reason, n in sorted(readings.finished.items())}
     lines = [
         *_gauge("vllm:num_requests_running", "Requests in the running batch", now["running"]),
-        *_gauge("vllm:num_requests_waiting", "Requests that wait to be run", now["waiting"] - now["swapped"]),
+        *_gauge("vllm:num_requests_waiting", "Requests waiting to be run", now["waiting"] - now["swapped"]),
         *_gauge(
             "vllm:num_requests_swapped", "Preempted requests whose blocks are on the host", now["swapped"]
         ),
-        *_gauge("vllm:kv_cache_usage_perc", "Used share of the KV-cache blocks, 0 to 1", now["utilisation"]),
         *_gauge(
-            "paged_ref:free_blocks", "Blocks that nobody holds, cached ones included", now["free_blocks"]
+            "vllm:kv_cache_usage_perc", "Used fraction of the KV-cache blocks, 0 to 1", now["utilisation"]
+        ),
+        *_gauge(
+            "paged_ref:free_blocks", "Blocks without a holder, including cached ones", now["free_blocks"]
         ),
         *_gauge("paged_ref:cached_blocks", "Blocks that the prefix cache can find", now["cached_blocks"]),
         *_gauge(
-            "paged_ref:wasted_slots", "Slots at the ends of last blocks without a token", now["wasted_slots"]
+            "paged_ref:wasted_slots", "Slots without a token at the ends of last blocks", now["wasted_slots"]
         ),
         *_counter(
             "vllm:prefix_cache_queries",
@@ -59,9 +61,7 @@ def exposition(readings: Readings) -> str:
             now["block_queries"] * size,
         ),
         *_counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache", now["block_hits"] * size),
-        *_counter(
-            "vllm:num_preemptions", "Requests that lost their blocks while they ran", now["preemptions"]
-        ),
+        *_counter("vllm:num_preemptions", "Requests preempted while they ran", now["preemptions"]),
         *_counter("vllm:prompt_tokens", "Tokens of prefilled prompts", now["prompt_tokens"]),
         *_counter("vllm:generation_tokens", "Tokens generated", now["generated_tokens"]),
         *_counter("vllm:request_success", "Sequences that ended, by reason", reasons),

@@ -1,1 +1,1 @@
-"""Checks of the attention backends: oracle, grid of inputs, memory traffic, compiled code (chapters 3 and 5)."""
+"""Checks of the attention backends: oracle, input grid, memory traffic, compiled code (chapters 3 and 5)."""

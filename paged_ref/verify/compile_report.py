@@ -1,11 +1,11 @@
-"""What the compiler makes of the kernels, seen without a GPU (chapter 5).
+"""A report on the compiled kernels, made without a GPU (chapter 5).
 
-Triton compiles for any device it knows, present or not. The result tells, before anything has run, whether a
-kernel fits: the registers of a thread, the shared memory of a program, and whether values had to be
-*spilled* to memory because registers ran out, which would undo what the kernel is for. It also tells whether
-loads are wide (16 bytes a thread at once) and whether addresses are 64-bit.
+Triton compiles for any device it knows, whether or not the machine has it. Before anything runs, the result shows
+whether a kernel fits: the registers per thread, the shared memory per program, and whether values were *spilled*
+to memory because registers ran out, which costs extra memory traffic. It also shows whether loads are wide (16
+bytes per thread at once) and whether addresses are 64-bit.
 
-Run it as a program of its own, `python -m paged_ref.verify.compile_report`: a process in which Triton's
+Run it as a separate program, `python -m paged_ref.verify.compile_report`: a process in which Triton's
 interpreter is on cannot compile.
 """
 
@@ -26,7 +26,7 @@ TARGETS = ("sm_80", "sm_90", "gfx942")
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's attention as a kernel sees it."""
+    """A model's attention dimensions, as the kernels take them."""
 
     name: str
     group: int
@@ -44,11 +44,11 @@ SHAPES = (
 
 @dataclass(frozen=True)
 class Compiled:
-    """One kernel for one device.
+    """One kernel compiled for one device.
 
-    registers: of a thread. shared_bytes: shared memory of a program. spills: bytes that a thread keeps in
-    memory for want of registers (on AMD, the number of spilled registers). wide_loads: load instructions
-    that fetch 16 bytes a thread. narrow_offsets: two-dimensional address computations in fewer than 64 bits.
+    registers: per thread. shared_bytes: shared memory per program. spills: bytes per thread spilled to memory
+    because registers ran out (on AMD, the number of spilled registers). wide_loads: load instructions that fetch
+    16 bytes per thread. narrow_offsets: two-dimensional address computations in fewer than 64 bits.
     """
 
     kernel: str
@@ -62,7 +62,7 @@ class Compiled:
 
 
 def compile_all(targets: tuple[str, ...] = TARGETS) -> list[Compiled]:
-    """Compile every kernel as `triton_paged` launches it. Needs a process without the interpreter."""
+    """Compile every kernel as `triton_paged` launches it. This needs a process without the interpreter."""
     return [
         compile_kernel(name, shape, target)
         for target in targets
@@ -73,7 +73,7 @@ def compile_all(targets: tuple[str, ...] = TARGETS) -> list[Compiled]:
 
 
 def launches(shape: Shape, target: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """By name: the kernel function, and its compile-time constants with num_warps and num_stages."""
+    """Return by name: the kernel function, and its compile-time constants with num_warps and num_stages."""
     from ..arguments import next_power_of_two
     from ..attention import triton_paged as launcher
 
@@ -103,7 +103,7 @@ def compile_kernel(name: str, shape: Shape, target: str, module: Any = None) -> 
 
     if triton_kernels.INTERPRETED:
         raise RuntimeError(
-            "Triton's interpreter is on in this process: compile in another, with TRITON_INTERPRET=0"
+            "Triton's interpreter is on in this process: compile in a new process with TRITON_INTERPRET=0"
         )
     function_name, constants = launches(shape, target)[name]
     options: dict[str, int] = {
@@ -126,8 +126,8 @@ def compile_function(
 ) -> Compiled:
     """Compile any kernel for "sm_80", "sm_90" or "gfx942", as a launch with these arguments would.
 
-    constants: the compile-time ones; types: of the others, in Triton's words (`*fp16`, `i32`, `fp32`); aligned: those
-    that are multiples of 16, as pointers and most strides are, which a launch would find out.
+    constants: the compile-time arguments; types: Triton's type names (`*fp16`, `i32`, `fp32`) of all other arguments;
+    aligned: the arguments that are multiples of 16, like pointers and most strides. A launch detects these itself.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -176,7 +176,7 @@ def _is_aligned(arg: str) -> bool:
 
 
 def _nvidia_resources(ptx: str, target: str) -> tuple[int, int]:
-    """Registers and bytes spilled, as NVIDIA's assembler reports them."""
+    """Return registers and spilled bytes, as NVIDIA's assembler reports them."""
     from triton import knobs
 
     with tempfile.TemporaryDirectory() as folder:
@@ -193,7 +193,7 @@ def _nvidia_resources(ptx: str, target: str) -> tuple[int, int]:
 
 
 def _amd_resources(assembly: str) -> tuple[int, int]:
-    """Vector registers and spilled registers, from the metadata at the end of the assembly."""
+    """Return vector registers and spilled registers, from the metadata at the end of the assembly."""
     found = {
         key: re.search(rf"\.{key}:\s+(\d+)", assembly)
         for key in ("vgpr_count", "vgpr_spill_count", "sgpr_spill_count")
@@ -203,7 +203,7 @@ def _amd_resources(assembly: str) -> tuple[int, int]:
 
 
 def in_a_new_process(targets: tuple[str, ...] = TARGETS) -> list[Compiled]:
-    """`compile_all` from a process where the interpreter may be on."""
+    """Run `compile_all` in a new process, because the interpreter may be on in this one."""
     command = [sys.executable, "-m", "paged_ref.verify.compile_report", "--json", *targets]
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     output = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -1,16 +1,16 @@
-"""The grid: the inputs that every attention backend must get right (chapters 3 and 5).
+"""The grid: inputs on which every attention backend must be correct (chapters 3 and 5).
 
-Wrong kernels pass easy inputs. One sequence, full blocks, a table in order, one KV head per query head:
-about half of all plausible mistakes give the right answer on those. So here
+Wrong kernels pass easy inputs. With one sequence, full blocks, a table in order and one KV head per query head,
+about half of all plausible mistakes still give the right answer. So here
 
-* tables are shuffled, entries past a sequence's last block are garbage, and slots that no token owns hold NaN;
-* lengths sit on, before and after block boundaries, and differ within a batch;
+* tables are shuffled, entries past a sequence's last block are garbage, and slots without a token hold NaN;
+* lengths are at, just below and just above block boundaries, and differ within a batch;
 * scores are large enough to matter: the last key of a sequence is a *needle* that takes most of a head's weight;
-* each value row carries its position, so a row taken from elsewhere shows.
+* each value row contains its position, so a row read from the wrong place shows.
 
-All combinations of the axes are 158,760 cases. Faults need one or two particular values to show, hardly ever
-three, so a *covering array*, in which every pair of values of two axes occurs at least once, finds them with
-under a hundred cases.
+The axes have 158,760 combinations. A fault typically shows with one or two particular values, rarely only with
+three, so a *covering array*, in which every pair of values of two axes occurs at least once, finds the faults
+with fewer than a hundred cases.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ AXES: dict[str, tuple[Any, ...]] = {
     "dtype": ("float32", "float16", "bfloat16"),
 }
 TOLERANCE = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 1e-2}
-EMPTY = -(2**31)  # garbage for table entries that nobody may read
+EMPTY = -(2**31)  # garbage for table entries that must not be read
 
 
 @dataclass(frozen=True)
 class Case:
-    """One combination of the axes. `score_size` multiplies the queries: 1 leaves scores of a few units."""
+    """One combination of the axes. `score_size` multiplies the queries; with 1, scores are a few units in size."""
 
     head_dim: int
     block_size: int
@@ -62,11 +62,11 @@ class Case:
 
     @property
     def tolerance(self) -> float:
-        """Largest allowed |got - expected| / (1 + |expected|). Rounding of a score grows with the score."""
+        """Largest allowed |got - expected| / (1 + |expected|). The rounding error of a score grows with the score."""
         return TOLERANCE[self.dtype] * max(1.0, min(self.score_size, 100.0))
 
     def lengths(self) -> list[tuple[int, int]]:
-        """(query tokens, tokens in the cache) of each sequence."""
+        """Return (query tokens, tokens in the cache) for each sequence."""
         size = self.block_size
         named = {"1": 1, "B-1": max(1, size - 1), "B": size, "B+1": size + 1, "2B": 2 * size}
         if self.context == "ragged":
@@ -84,13 +84,13 @@ class Case:
             lengths = [(1, n), (min(n, 29), min(n, 29)), (min(n, 7), n), (1, 37), (1, 2 * size)]
         if self.extra == "empty sequence":
             lengths.insert(1, (0, 0))
-            lengths.append((0, 7))  # in the batch, but without a query of its own this time
+            lengths.append((0, 7))  # in the batch, but without a query token in this call
         return lengths
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Arguments of `paged_attention` for one case, as torch tensors, and the oracle's answer.
+    """Arguments of `paged_attention` for one case, as torch tensors, and the oracle's result.
 
     query [num_tokens, num_heads, d] and caches [num_blocks, block_size, num_kv_heads, d] of the case's dtype;
     block_tables, seq_lens, query_start_loc int32 (None for a pure decode batch).
@@ -105,26 +105,26 @@ class Inputs:
     options: dict[str, Any]
 
     def arguments(self, device: str = "cpu", kind: type = torch.Tensor) -> tuple[Any, ...]:
-        """The positional arguments, on a device, or as NumPy arrays with `kind=np.ndarray`."""
+        """Return the positional arguments, on a device, or as NumPy arrays with `kind=np.ndarray`."""
         tensors = [getattr(self, f.name) for f in fields(self)[:6]]
         if kind is np.ndarray:
             return tuple(None if t is None else t.numpy() for t in tensors)
         return tuple(None if t is None else _to_device(t, device) for t in tensors)
 
     def expected(self) -> np.ndarray:
-        """The oracle's result, float64."""
+        """Return the oracle's result, float64."""
         return oracle(*self.arguments(), **self.options)
 
 
 def covering_array(axes: dict[str, tuple[Any, ...]], allowed: Callable[..., bool]) -> list[tuple[Any, ...]]:
-    """Rows, one value for each axis, in which every pair of values of every two axes occurs.
+    """Return rows, with one value for each axis, in which every pair of values of every two axes occurs.
 
-    Greedy: begin a row with the first pair still missing, then give each other axis the value that adds most
-    missing pairs. `allowed(**row)` may refuse combinations; it must leave every pair possible.
+    Greedy: start a row with the first pair still missing, then give each other axis the value that adds the most
+    missing pairs. `allowed(**row)` may reject combinations, but must leave every pair possible.
     """
     names = list(axes)
     pairs = ((a, x, b, y) for a, b in combinations(names, 2) for x, y in product(axes[a], axes[b]))
-    missing = dict.fromkeys(pairs)  # a set that keeps its order, so that the result is always the same
+    missing = dict.fromkeys(pairs)  # an ordered set, so that the result is always the same
     rows = []
     while missing:
         a, x, b, y = next(iter(missing))
@@ -147,7 +147,7 @@ def _pairs_with(row: dict[str, Any], name: str, value: Any, names: list[str]) ->
 
 
 def _affordable(**row: Any) -> bool:
-    """Long prefills only with few KV heads: an interpreted kernel does a few hundred tiles a second."""
+    """Allow long prefills only with few KV heads: an interpreted kernel does a few hundred tiles per second."""
     long = row.get("context") in ("523", "2011") and row.get("queries") in ("prefill", "chunk", "mixed")
     many = row.get("heads", (1, 1))[1] > 1
     long_prefill = row.get("context") == "2011" and row.get("queries") == "prefill"
@@ -157,25 +157,25 @@ def _affordable(**row: Any) -> bool:
 
 
 def cases() -> list[Case]:
-    """The covering array of `AXES`, then a few cases with large scores for the overflow of exp."""
+    """Return the covering array of `AXES`, then a few cases with scores large enough for exp to overflow."""
     rows = [Case(*row) for row in covering_array(AXES, _affordable)]
     large = [Case(64, 16, (9, 3), "ragged", q, "none", "float32", 100.0) for q in ("decode", "mixed")]
     return [*rows, *large]
 
 
 def all_cases() -> Iterator[Case]:
-    """The whole product of `AXES`."""
+    """Return all combinations of `AXES`."""
     return (Case(*row) for row in product(*AXES.values()))
 
 
 def make_inputs(case: Case, seed: int = 0) -> Inputs:
-    """Random inputs for a case, the same for the same case and seed."""
+    """Return random inputs for a case, determined by the case and the seed."""
     rng = np.random.default_rng([seed, zlib.crc32(str(case).encode())])
     (num_heads, num_kv_heads), size, d = case.heads, case.block_size, case.head_dim
     lengths = case.lengths()
     needed = [-(-n // size) for _, n in lengths]
     num_blocks = sum(needed) + 3
-    # In half of the cases nobody owns block 0, so that a load which is masked by reading there meets NaN.
+    # In half of the cases no sequence has block 0: it holds NaN, which a load that uses block 0 as padding will read.
     ids = iter((rng.permutation(num_blocks - 1) + int(rng.integers(2))).tolist())
     tables = np.full((len(lengths), max(needed, default=0) + 2), EMPTY, dtype=np.int32)
     keys = np.full((num_blocks, size, num_kv_heads, d), np.nan, dtype=np.float32)
@@ -189,9 +189,8 @@ def make_inputs(case: Case, seed: int = 0) -> Inputs:
         values[block, offset] = rng.standard_normal((n, num_kv_heads, d), dtype=np.float32)
         values[block, offset, :, 0] = (np.arange(n) / 64)[:, None]
         if q:
-            asked = query[
-                starts[i + 1] - 1, :: num_heads // num_kv_heads
-            ]  # first query head of every KV head
+            # The first query head of every KV head
+            asked = query[starts[i + 1] - 1, :: num_heads // num_kv_heads]
             keys[block[-1], offset[-1]] = asked * (np.log(n) + 3) * d**0.5 / (asked**2).sum(-1, keepdims=True)
     dtype = getattr(torch, case.dtype)
     q_t, k_t, v_t = (
@@ -213,7 +212,7 @@ def make_inputs(case: Case, seed: int = 0) -> Inputs:
 def _strided(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The same numbers, laid out otherwise: heads outermost in a block of K, padded rows elsewhere."""
+    """Return the same values in another layout: heads outermost in a block of K, padded rows elsewhere."""
     query = q.new_full((q.shape[0], 2 * q.shape[1], q.shape[2] + 8), torch.nan)[:, ::2, : q.shape[2]]
     keys = k.new_full((k.shape[0], k.shape[2], k.shape[1], k.shape[3]), torch.nan).transpose(1, 2)
     values = v.new_full((v.shape[0] + 1, *v.shape[1:3], v.shape[3] + 8), torch.nan)[1:, :, :, : v.shape[3]]
@@ -233,7 +232,7 @@ def _to_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
 
 
 def error(got: Any, expected: np.ndarray) -> float:
-    """Largest |got - expected| / (1 + |expected|); infinite where a result is NaN or has another shape."""
+    """Return the largest |got - expected| / (1 + |expected|); infinite if a value is NaN or the shape differs."""
     result = np.asarray(got.double().cpu() if isinstance(got, torch.Tensor) else got, dtype=np.float64)
     if result.shape != expected.shape:
         return float("inf")

@@ -1,10 +1,9 @@
-"""The oracle: attention written out from its definition, dense, in float64, one query token and one head at
-a time.
+"""The oracle: attention from its definition, in float64, one query token and one head at a time.
 
-Every backend is held to this file (chapter 3), so it shares nothing with them: no gather, no mask, no online
-softmax, no batching. It takes the same arguments as `paged_attention` and is as slow as it looks.
+Every backend is tested against this file (chapter 3), so it shares nothing with them: no gather, no mask, no
+online softmax, no batching. It takes the same arguments as `paged_attention` and is as slow as it looks.
 
-    position p of sequence i lies in   cache[block_tables[i][p // block_size]][p % block_size]
+    position p of sequence i is at     cache[block_tables[i][p // block_size]][p % block_size]
     query token at position p sees     positions max(0, p - window + 1) .. p
 """
 
@@ -27,11 +26,10 @@ def oracle(
     sliding_window: int | None = None,
     softcap: float | None = None,
 ) -> np.ndarray:
-    """The exact answer to `paged_attention(…)` up to float64 rounding: [num_tokens, num_heads, head_dim]
-    float64.
+    """Return the exact result of `paged_attention(…)`, up to float64 rounding: [num_tokens, num_heads, head_dim].
 
-    Takes NumPy arrays or torch tensors of any floating-point type; half-precision inputs are taken as the
-    numbers they hold, so a backend's distance from this result is the backend's own error.
+    Takes NumPy arrays or torch tensors of any floating-point type. Half-precision inputs are converted exactly, so
+    a backend's distance from this result is the backend's own error.
     """
     q, k_cache, v_cache = (_float64(x) for x in (query, key_cache, value_cache))
     tables, lens = block_tables.tolist(), seq_lens.tolist()
@@ -42,14 +40,12 @@ def oracle(
     result = np.full((num_tokens, num_heads, head_dim), np.nan)
     for i, length in enumerate(lens):
         where = [(tables[i][p // block_size], p % block_size) for p in range(length)]
-        keys = np.array(
-            [k_cache[block, offset] for block, offset in where]
-        )  # [length, num_kv_heads, head_dim]
+        # Keys and values: [length, num_kv_heads, head_dim]
+        keys = np.array([k_cache[block, offset] for block, offset in where])
         values = np.array([v_cache[block, offset] for block, offset in where])
         for token in range(starts[i], starts[i + 1]):
-            position = length - (
-                starts[i + 1] - token
-            )  # the last query token is the last token of the sequence
+            # The last query token is the last token of the sequence.
+            position = length - (starts[i + 1] - token)
             first = 0 if sliding_window is None else max(0, position - sliding_window + 1)
             for head in range(num_heads):
                 kv_head = head * num_kv_heads // num_heads

@@ -1,11 +1,11 @@
-"""What the kernels read, counted and drawn (chapter 5).
+"""Count and record the kernels' reads from the caches (chapter 5).
 
-Triton's interpreter performs every load of every program through one function. Here that function is
-watched: each load that falls into a cache is noted with the program that made it. Two things come of it:
+Triton's interpreter performs every load of every program through one function. This module hooks that function and
+records each load from a cache with the program that made it. It offers two measurements:
 
-* `bytes_read`: how many bytes of the caches a call reads, to hold against `fewest_bytes`, which is every key
-  and value of every sequence once for each KV head. On a GPU, decode takes as long as these bytes take, so
-  this count is the kernel's speed as far as it can be known without one.
+* `bytes_read`: the bytes of the caches that a call reads, to compare with `fewest_bytes`, which counts every key
+  and value of every sequence once per KV head. On a GPU, decode is bound by these reads, so this count is the best
+  estimate of the kernel's speed without a GPU.
 * `access_pattern`: which program read which block, for a picture.
 """
 
@@ -27,7 +27,7 @@ class CacheLoad:
     """One program's reads from one block of one cache, in one load.
 
     program: its ids on the three axes of the grid (decode: sequence, KV head, split; decode_plain: sequence,
-    query head; prefill: tile, KV head). cache: "key" or "value". num_bytes: read from that block.
+    query head; prefill: tile, KV head). cache: "key" or "value". num_bytes: bytes read from that block.
     """
 
     program: tuple[int, int, int]
@@ -38,10 +38,10 @@ class CacheLoad:
 
 @contextmanager
 def _watched_loads(seen: Callable[[np.ndarray, int], None]) -> Iterator[None]:
-    """Call seen(addresses, bytes of an element) for every interpreted load, masked elements left out."""
+    """Call seen(addresses, bytes per element) for every interpreted load, without its masked elements."""
     from triton.runtime.interpreter import InterpreterBuilder
 
-    # A load without a mask is passed on to the masked one, so watching that one sees all.
+    # The interpreter implements unmasked loads by the masked one, so hooking that one covers all loads.
     original = InterpreterBuilder.create_masked_load
 
     def watched(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
@@ -59,20 +59,19 @@ def _watched_loads(seen: Callable[[np.ndarray, int], None]) -> Iterator[None]:
 def access_pattern(
     run: Callable[[], Any], key_cache: torch.Tensor, value_cache: torch.Tensor
 ) -> list[CacheLoad]:
-    """Every read of `run()` from the caches [num_blocks, block_size, num_kv_heads, head_dim], in the order
-    of reading.
+    """Return every read of `run()` from the caches [num_blocks, block_size, num_kv_heads, head_dim], in order.
 
-    run: launches interpreted kernels on these very caches, for example
+    run: launches interpreted kernels on exactly these caches, for example
         lambda: paged_attention(query, key_cache, value_cache, tables, lens, backend="triton").
 
     Raises:
-        RuntimeError: Triton's interpreter is off (a GPU is at hand), so loads cannot be seen.
+        RuntimeError: Triton's interpreter is off (the machine has a GPU), so loads cannot be recorded.
     """
     from ..attention import triton_kernels
 
     if not triton_kernels.INTERPRETED:
         raise RuntimeError(
-            "loads are seen in Triton's interpreter only: set TRITON_INTERPRET=1 and start anew"
+            "loads can be recorded in Triton's interpreter only: set TRITON_INTERPRET=1 and restart Python"
         )
     from triton.runtime.interpreter import interpreter_builder
 
@@ -94,12 +93,12 @@ def access_pattern(
 
 
 def bytes_read(run: Callable[[], Any], key_cache: torch.Tensor, value_cache: torch.Tensor) -> int:
-    """Bytes that `run()` reads from the caches; see `access_pattern`."""
+    """Return the bytes that `run()` reads from the caches; see `access_pattern`."""
     return sum(access.num_bytes for access in access_pattern(run, key_cache, value_cache))
 
 
 def fewest_bytes(batch: Batch, key_cache: torch.Tensor, sliding_window: int | None = None) -> int:
-    """Bytes that any attention must read: K and V of every token that some query token sees, once."""
+    """Return the bytes that any attention must read: K and V of every token that a query token sees, once."""
     lens, queries = batch.seq_lens.astype(np.int64), batch.query_lens.astype(np.int64)
     seen = lens if sliding_window is None else np.minimum(lens, queries + sliding_window - 1)
     tokens = int(seen[queries > 0].sum())

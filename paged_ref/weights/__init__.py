@@ -1,15 +1,15 @@
-"""Turn the name of a model into a folder that transformers loads fast (chapter 7, and the set-up).
+"""Resolve and cache model weights: turn a model's name into a folder that loads fast (chapter 7, and the set-up).
 
 A model is named in one of three ways:
 
-    "smollm2-135m"     the course's own model (smollm2.py): fetched and converted once, then cached (cache.py)
+    "smollm2-135m"     the course's own model (smollm2.py): downloaded and converted once, then cached (cache.py)
     "path/to/folder"   a decoder on this machine: config.json and weights
-    "org/name"         a hub id: its folder in the local hub cache if it is whole, else left to transformers
+    "org/name"         a hub id: its folder in the local hub cache if complete, else transformers downloads it
 
-What must hold: a name that means nothing, or a folder that is no model, is refused here with the reason,
-before transformers refuses it at length; to find what is there, neither torch nor transformers is imported.
+Invariants: an unknown name, or a folder without a model, is rejected here with a short reason, before
+transformers sees it; resolving a model that is already cached imports neither torch nor transformers.
 
-`python -m paged_ref.weights` makes sure that a model is there, and says where.
+`python -m paged_ref.weights` makes sure that a model is available and prints its folder.
 """
 
 from __future__ import annotations
@@ -47,15 +47,18 @@ WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin", "*.gguf")
 
 
 class ModelNotFound(ValueError):
-    """The name is neither a known model, nor a folder with a decoder's weights, nor a hub id."""
+    """The name is not a known model, a folder with a decoder's weights, or a hub id."""
 
 
 def resolve(model: str | os.PathLike[str], *, quiet: bool = False) -> str:
-    """The folder, or hub id, to hand to transformers' from_pretrained together with its `load_arguments`.
+    """Return the folder or hub id to pass to transformers' from_pretrained, together with its `load_arguments`.
 
-    Makes the course's own model if the cache lacks it (about half a minute, once). Raises ModelNotFound for a
-    name that means nothing or a folder that is no model, ModelUnavailable when it cannot be got or stored.
-    A known name wins over a folder of the same name: write ./smollm2-135m for the folder.
+    If the course's own model is not in the cache, it is built (about half a minute, once). A known name takes
+    precedence over a folder of the same name: write ./smollm2-135m for the folder.
+
+    Raises:
+        ModelNotFound: an unknown name, or a folder that does not contain a model.
+        ModelUnavailable: the model cannot be downloaded or stored.
     """
     name = os.fspath(model)
     known = ALIASES.get(name.lower())
@@ -82,7 +85,7 @@ def resolve(model: str | os.PathLike[str], *, quiet: bool = False) -> str:
 
 
 def load_arguments(resolved: str) -> dict[str, Any]:
-    """What from_pretrained needs beside the folder: `gguf_file` if it has no other weights than a GGUF."""
+    """Return the other arguments that from_pretrained needs: `gguf_file` if a GGUF is the folder's only weights."""
     folder = Path(resolved)
     if not folder.is_dir() or any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin")):
         return {}
@@ -90,7 +93,7 @@ def load_arguments(resolved: str) -> dict[str, Any]:
 
 
 def _check_model_folder(folder: Path) -> None:
-    """Raise ModelNotFound with what the folder lacks to be a model."""
+    """Raise ModelNotFound, naming what is missing, if the folder does not contain a model."""
     where = tilde(folder)
     names = sorted(path.name for path in folder.iterdir())
     holds = f"it holds: {', '.join(names[:8]) or 'nothing'}{' …' if len(names) > 8 else ''}"
@@ -102,28 +105,28 @@ def _check_model_folder(folder: Path) -> None:
     for index in sorted(folder.glob("*.index.json")):
         shards = _shards(index)
         if lost := sorted(shards - set(names)):
-            raise ModelNotFound(f"model folder {where} lacks {', '.join(lost)}, which {index.name} names")
+            raise ModelNotFound(f"model folder {where} lacks {', '.join(lost)}, listed in {index.name}")
     for path in weights:
         with path.open("rb") as file:
             start = file.read(24)
         if not start:
-            raise ModelNotFound(f"{tilde(path)} is empty: fetch the model again")
+            raise ModelNotFound(f"{tilde(path)} is empty: download the model again")
         if start.startswith(b"version https://git-lfs"):
             raise ModelNotFound(f"{tilde(path)} is a Git LFS pointer, not weights: run `git lfs pull` there")
 
 
 def _shards(index: Path) -> set[str]:
-    """The files that the index of a sharded model names."""
+    """Return the names of the files listed in the index of a sharded model."""
     try:
         return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelNotFound(
-            f"{tilde(index)} is no index of weights ({error}): fetch the model again"
+            f"{tilde(index)} is not an index of weights ({error}): download the model again"
         ) from error
 
 
 def _hub_snapshot(hub_id: str) -> str | None:
-    """The folder of a hub model that is already whole in the local hub cache, so that no network is asked."""
+    """Return the folder of a hub model that is complete in the local hub cache, without using the network."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -136,6 +139,6 @@ def _hub_snapshot(hub_id: str) -> str | None:
     except (
         HFValidationError,
         ModelNotFound,
-    ):  # not one file of it yet, or not all: transformers deals with it
+    ):  # not cached, or not completely: transformers downloads it
         return None
     return str(folder) if (folder / "tokenizer_config.json").is_file() else None

@@ -1,6 +1,6 @@
-"""`python -m paged_ref.weights`: make sure that a model is there, and say where.
+"""`python -m paged_ref.weights`: make sure that a model is available, and print its folder.
 
-What must hold: when it is there, this takes a tenth of a second.
+Invariant: if the model is already cached, this takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from .cache import MANIFEST, MEGABYTE, folder_bytes, tilde
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; 0: the model is there; 1: it cannot be, one line on stderr says why; 130: stopped."""
+    """Run the command. Returns 0: available; 1: not available, with the reason on stderr; 130: interrupted."""
     parser = argparse.ArgumentParser(
         prog="python -m paged_ref.weights",
-        description="Make sure that a model is on this machine, and say where.",
+        description="Make sure that a model is on this machine, and print its folder.",
     )
     parser.add_argument(
         "--model", default=weights.DEFAULT_MODEL, help="known name, folder or hub id (default: %(default)s)"
@@ -25,13 +25,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="compare the checksum of every file, and make it again if one differs",
+        help="verify the checksum of every file, and rebuild the model if one differs",
     )
-    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
     options = parser.parse_args(arguments)
     try:
         where = Path(weights.resolve(options.model, quiet=options.quiet))
-        manifest = where / MANIFEST  # only models that we made have one
+        manifest = where / MANIFEST  # only models that we built have one
         if options.verify and manifest.is_file() and not weights.is_complete(where, every_byte=True):
             manifest.unlink()
             weights.resolve(options.model, quiet=options.quiet)
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted: nothing half-made was kept; run it again", file=sys.stderr)
+        print("interrupted: no incomplete files were kept; run the command again", file=sys.stderr)
         return 130
     if options.quiet:
         return 0
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{options.model} is in {tilde(where)} ({folder_bytes(where) // MEGABYTE} MB)")
     else:
         print(
-            f"{options.model} is not here yet: transformers fetches it from the hub when it is first loaded"
+            f"{options.model} is not cached yet: transformers downloads it from the hub when it is first loaded"
         )
     return 0
 

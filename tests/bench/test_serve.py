@@ -67,7 +67,7 @@ def test_a_server_draws_as_many_samples_as_were_asked_for(name: str, servers: di
 def test_a_short_answer_is_refused(servers: dict[str, Any]) -> None:
     run = servers["ours"](GREEDY)
     short = replace(run, tokens=[*run.tokens[:-1], []])
-    with pytest.raises(Disagreement, match=r"mine gave \[6, 3, 9, 0\] tokens, not \[6, 3, 9, 1\]"):
+    with pytest.raises(Disagreement, match=r"mine returned \[6, 3, 9, 0\] tokens, not \[6, 3, 9, 1\]"):
         check_lengths(short, GREEDY, "mine")
 
 

@@ -55,11 +55,11 @@ def test_shape_from_a_config() -> None:
     [
         ((0, 4, 4, 8), "num_layers = 0"),
         ((2, 4, 0, 8), "num_kv_heads = 0"),
-        ((2, 9, 2, 8), "9 query heads cannot be shared out evenly over 2 KV heads"),
+        ((2, 9, 2, 8), "9 query heads cannot be divided evenly among 2 KV heads"),
         ((2, 4, 4, 8, "int4"), "unknown dtype 'int4'"),
         ((2, 4, 4, 8, "float16", 0, 64, 3), "3 of 2 layers with a window"),
         ((2, 4, 4, 8, "float16", -1), "latent_dim = -1"),
-        ((2, 4, 4, 8, "float16", 0, 64, 0), "sliding_window = 64, but 0 layers have one"),
+        ((2, 4, 4, 8, "float16", 0, 64, 0), "sliding_window = 64, but 0 layers have a window"),
     ],
 )
 def test_shapes_that_make_no_sense(arguments: tuple, message: str) -> None:

@@ -12,12 +12,12 @@ BYTES = Exercise(
     "1.1",
     answers=("kv_bytes_per_token",),
     misconceptions={
-        "query-heads": "The query heads were counted: only KV heads keep something (num_kv_heads).",
-        "keys-only": "Half is missing: every token leaves a key and a value.",
-        "one-layer": "This is one layer's share: every layer keeps its own keys and values.",
-        "bits": "This is in bits: a byte has 8 of them.",
-        "rounded-number": "A number's size was rounded to whole bytes: 4 bits are half a byte.",
-        "other-bytes": "This is not what a token leaves behind.",
+        "query-heads": "You counted the query heads, but only KV heads are cached: use num_kv_heads.",
+        "keys-only": "Half of the bytes are missing: each token stores a key and a value.",
+        "one-layer": "This is the size for one layer: each layer stores its own keys and values.",
+        "bits": "This is in bits: divide by 8 to get bytes.",
+        "rounded-number": "The size of an element was rounded to whole bytes, but 4 bits are half a byte.",
+        "other-bytes": "The KV cache size per token is wrong.",
     },
 )
 
@@ -26,7 +26,7 @@ def _bytes(c: dict[str, int]) -> float:
     return 2 * c["num_layers"] * c["num_kv_heads"] * c["head_dim"] * c["bits"] / 8
 
 
-# What each misconception would answer; it is named if it explains the first wrong value.
+# The value that each misconception gives; it is named if it explains the first wrong value.
 _WRONG_BYTES: dict[str, Callable[[dict[str, int]], float]] = {
     "query-heads": lambda c: _bytes(c) / c["num_kv_heads"] * c["num_heads"],
     "keys-only": lambda c: _bytes(c) / 2,
@@ -34,12 +34,14 @@ _WRONG_BYTES: dict[str, Callable[[dict[str, int]], float]] = {
     "bits": lambda c: _bytes(c) * 8,
     "rounded-number": lambda c: _bytes(c) / (c["bits"] / 8) * (c["bits"] // 8),
 }
-_ROUNDED_UP = 2  # a number of 4 bits stored in a whole byte
+_ROUNDED_UP = 2  # an element of 4 bits stored in a whole byte
 
 
 def _config(rng: Random, bits: int) -> dict[str, int]:
     kv_heads = rng.choice([2, 4, 6])
-    heads = kv_heads * rng.choice([3, 5, 7])  # no factor of 2 or 8: the misconceptions differ from each other
+    heads = kv_heads * rng.choice(
+        [3, 5, 7]
+    )  # no factor of 2 or 8: so every misconception gives a different value
     return {"num_layers": rng.choice([24, 33, 40]), "num_heads": heads, "num_kv_heads": kv_heads,
             "head_dim": rng.choice([64, 96, 128]), "bits": bits}  # fmt: skip
 
@@ -77,14 +79,14 @@ WASTE = Exercise(
     "1.2",
     answers=("split_waste",),
     misconceptions={
-        "reserved-as-internal": "Slots whose token will still come are reserved, not internal waste: that ends by "
-        "itself, this only with the request.",
+        "reserved-as-internal": "Slots whose token is still to come are reserved, not internal waste: they will be "
+        "used, while internal waste lasts as long as the request.",
         "internal-as-reserved": "Slots beyond the request's last token are internal waste: nothing will ever be "
         "written there.",
-        "counted-twice": "Some slots were counted twice: the three numbers must add up to the slots that are held.",
-        "beyond-the-slots": "Tokens that will lie in later blocks were counted: they use none of the slots held now.",
-        "order": "The three numbers are right, in another order: wanted is (used, reserved, internal).",
-        "other-split": "This is not how the slots are used.",
+        "counted-twice": "Some slots were counted twice: the three counts must add up to the slots that are held.",
+        "beyond-the-slots": "You counted tokens that will go into later blocks: they use none of the slots held now.",
+        "order": "The three counts are right but in the wrong order: return (used, reserved, internal).",
+        "other-split": "The slots are split differently.",
     },
 )
 
@@ -105,7 +107,7 @@ def _check_split(now: int, final: int, slots: int, answer: Any) -> None:
 
 
 def _explain_split(expected: list[int], got: list[Any], final: int, slots: int) -> str:
-    """The misconception that fits the first wrong answer."""
+    """Return the misconception that matches the first wrong answer."""
     if len(got) != 3 or not all(is_whole(value) for value in got):
         return "other-split"
     used, reserved, internal = expected
@@ -131,8 +133,8 @@ def _reservation(rng: Random, split_waste: Any) -> None:
 
 @WASTE.part("blocks, with a partly filled last one", points=3)
 def _blocks(rng: Random, split_waste: Any) -> None:
-    _check_split(20, 30, 32, split_waste)  # the tail will be filled in part
-    _check_split(300, 850, 304, split_waste)  # it will be filled, and more blocks come
+    _check_split(20, 30, 32, split_waste)  # the tail will be partly filled
+    _check_split(300, 850, 304, split_waste)  # it will be filled, and more blocks follow
     _check_split(850, 850, 864, split_waste)  # it will never be filled
     _check_split(850, 850, 850, split_waste)
     for _ in range(8):
@@ -144,21 +146,21 @@ ARENA = Exercise(
     "1.3",
     answers=("Arena",),
     misconceptions={
-        "never-joins": "Holes that touch stay apart: in `free`, a hole that begins where another ends is the same "
+        "never-joins": "Adjacent holes are not merged: in `free`, a hole that begins where another ends is the same "
         "hole.",
-        "joins-one-side": "A freed piece is joined with the hole on one side only: look at the one before and at the "
-        "one after.",
-        "total-free": "The free slots of all holes were added up: a piece must lie in one hole.",
-        "not-first": "Another hole than the first that is large enough was taken.",
-        "overlap": "The new piece covers slots that another piece holds, or that do not exist.",
-        "refused": "A hole is large enough, but the piece was refused.",
-        "count": "`num_free` or `largest_hole` is not right.",
+        "joins-one-side": "A freed piece is merged with the hole on one side only: check the one before and the one "
+        "after.",
+        "total-free": "The free slots of all holes were added up, but a piece must fit into one hole.",
+        "not-first": "The piece was not placed in the first hole that is large enough.",
+        "overlap": "The new piece covers slots that another piece holds or that do not exist.",
+        "refused": "The request was refused although one hole is large enough.",
+        "count": "`num_free` or `largest_hole` is wrong.",
     },
 )
 
 
 class _Model:
-    """The arena that an answer is compared with, and the calls made so far."""
+    """The reference arena for comparison, and the calls made so far."""
 
     def __init__(self, arena: Any, num_slots: int) -> None:
         self.arena, self.num_slots = arena, num_slots
@@ -173,7 +175,7 @@ class _Model:
         return found
 
     def allocate(self, size: int, refused: str = "refused") -> int | None:
-        """Allocate in both, compare, and return the start."""
+        """Allocate in both arenas, compare, and return the start."""
         expected = next((start for start, room in self.holes() if room >= size), None)
         got = self.arena.allocate(size)
         self.calls.append(f"allocate({size})")
@@ -199,7 +201,7 @@ class _Model:
         self.calls.append(f"free({start})")
 
     def count(self) -> None:
-        """Compare what is said of the holes."""
+        """Compare the reported free slots and largest hole."""
         sizes = [size for _, size in self.holes()]
         for name, expected in (("num_free", sum(sizes)), ("largest_hole", max(sizes, default=0))):
             got = getattr(self.arena, name)()
@@ -207,26 +209,26 @@ class _Model:
                 raise Wrong("count", difference(f"{self.story()}, {name}()", expected, got))
 
     def story(self) -> str:
-        """The calls that led here, the last ones if there were many."""
+        """Return the calls that led here, or only the last ones if there were many."""
         dots = ["…"] if len(self.calls) > 12 else []
         return ", ".join([self.calls[0], *dots, *self.calls[1:][-11:]])
 
 
-@ARENA.part("pieces side by side, in the first hole that is large enough", points=2)
+@ARENA.part("contiguous pieces, in the first hole that is large enough", points=2)
 def _first_fit(rng: Random, Arena: Any) -> None:
     model = _Model(Arena(100), 100)
     starts = [model.allocate(size) for size in (30, 20, 25, 25)]
-    for start in (0, 50):  # holes of 30 and of 25, the better fit second
+    for start in (0, 50):  # holes of 30 and of 25; the tighter fit is second
         model.free(starts[starts.index(start)] or 0)
     model.allocate(22)
     model.allocate(25)
     _random_walk(rng, Arena, joins=False)
 
 
-@ARENA.part("freed pieces become one hole with their neighbours", points=3)
+@ARENA.part("freed pieces are merged with adjacent holes", points=3)
 def _joins(rng: Random, Arena: Any) -> None:
     outcomes = {}
-    for order in ([0, 25], [25, 0]):  # the second one freed touches a hole before it, or behind it
+    for order in ([0, 25], [25, 0]):  # the second piece freed touches the hole before or after it
         arena = Arena(50)
         starts = [arena.allocate(25), arena.allocate(25)]
         if starts != [0, 25]:
@@ -244,7 +246,7 @@ def _joins(rng: Random, Arena: Any) -> None:
     _random_walk(rng, Arena, joins=True)
 
 
-@ARENA.part("enough is free, but it does not fit", points=2)
+@ARENA.part("enough free slots, but not in one hole", points=2)
 def _does_not_fit(rng: Random, Arena: Any) -> None:
     model = _Model(Arena(1000), 1000)
     model.count()
@@ -252,17 +254,17 @@ def _does_not_fit(rng: Random, Arena: Any) -> None:
     starts = [model.allocate(size) for size in sizes]
     model.allocate(1000 - sum(sizes))
     model.count()
-    for start in starts[::2]:  # no two of them touch
+    for start in starts[::2]:  # no two of them are adjacent
         model.free(start or 0)
     model.count()
-    model.allocate(120)  # more than any hole, far less than all of them
+    model.allocate(120)  # larger than any hole, far smaller than their sum
     model.count()
-    for size in sizes[::2]:  # and each still finds its place
+    for size in sizes[::2]:  # each of these still fits
         model.allocate(size, refused="refused")
 
 
 def _random_walk(rng: Random, Arena: Any, joins: bool) -> None:
-    """Pieces come and go. Without `joins` none is freed beside a hole, so that joining is not needed."""
+    """Allocate and free at random. Without `joins` no piece is freed next to a hole, so merging is not needed."""
     model = _Model(Arena(200), 200)
     for _ in range(60):
         if rng.random() < 0.55:
@@ -278,22 +280,23 @@ FIT = Exercise(
     "1.4",
     answers=("requests_that_fit",),
     misconceptions={
-        "floor-blocks": "The blocks were rounded down: the last tokens need a block, too.",
-        "no-blocks": "Requests take whole blocks, not just their tokens: round up to a multiple of block_size.",
-        "gib": "GB and GiB are mixed: 1 GB is 10^9 bytes, 2^30 would be a GiB.",
-        "weights-forgotten": "The weights lie in the same memory: subtract them.",
-        "fraction-of-rest": "The share is taken of the whole memory, before the weights are subtracted.",
-        "reserves-tokens": "With reservations a request holds max_tokens, however few tokens it has.",
+        "floor-blocks": "The number of blocks was rounded down: the last tokens need a block, too.",
+        "no-blocks": "Requests take whole blocks, not single tokens: round up to a multiple of block_size.",
+        "gib": "GB and GiB are mixed up: 1 GB is 10^9 bytes, 1 GiB is 2^30 bytes.",
+        "weights-forgotten": "The weights are in the same memory: subtract them.",
+        "fraction-of-rest": "The fraction was taken of what the weights leave; take it of the whole memory, then "
+        "subtract the weights.",
+        "reserves-tokens": "With reservations, a request holds max_tokens slots, however few tokens it has.",
         "one-too-many": "Only whole requests fit: round down.",
-        "swapped": "The two numbers are in the wrong order: first reservations, then blocks.",
-        "other-fit": "This is not how many fit.",
+        "swapped": "The two numbers are in the wrong order: return reservations first, then blocks.",
+        "other-fit": "The number of requests that fit is wrong.",
     },
 )
 _Machine = dict[str, Any]
 
 
 def _fit(m: _Machine, *, budget: float | None = None, per_request: int | None = None) -> tuple[float, float]:
-    """Requests before rounding down: with reservations, with blocks."""
+    """Number of requests before rounding down: with reservations, with blocks."""
     if budget is None:
         budget = (m["fraction"] * m["memory_gb"] - m["weights_gb"]) * 1e9
     slots = -(-m["num_tokens"] // m["block_size"]) * m["block_size"] if per_request is None else per_request
@@ -301,7 +304,7 @@ def _fit(m: _Machine, *, budget: float | None = None, per_request: int | None = 
 
 
 def _wrong_fits(m: _Machine) -> dict[str, tuple[float, float]]:
-    """What each misconception would answer, in the order in which they are named."""
+    """The answer that each misconception gives, in the order in which they are named."""
     right = _fit(m)
     share, floor = m["fraction"] * m["memory_gb"], m["num_tokens"] // m["block_size"] * m["block_size"]
     return {
@@ -317,7 +320,7 @@ def _wrong_fits(m: _Machine) -> dict[str, tuple[float, float]]:
 
 
 def _machine(rng: Random) -> _Machine:
-    """A machine on which every misconception shows, and none of the numbers is near a whole one (floats differ)."""
+    """A machine for which every misconception gives a different answer, and no quotient is close to a whole number."""
     while True:
         block_size = rng.choice([8, 16, 32, 64])
         m: _Machine = {
@@ -353,7 +356,7 @@ def _check_fit(m: _Machine, answer: Any, which: int) -> None:
     if len(got) == 2 and all(_is_number(value) for value in got):
         for name, wrong in _wrong_fits(m).items():
             if wrong[which] == _fit(m)[which]:
-                continue  # it does not touch this number
+                continue  # it does not change this number
             # Rounded down, or not rounded at all.
             if got[which] == int(wrong[which]) or abs(got[which] - wrong[which]) < 1e-6 * wrong[which]:
                 key = name

@@ -1,4 +1,4 @@
-"""Checks of chapter 2: slots (2.1) and admission (2.4); pool and table are in `memory`."""
+"""Checks of chapter 2: slots (2.1) and admission (2.4); pool and table are in `memory.py`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from coursekit.checks.chapter_02 import memory  # noqa: F401  registered with these
+from coursekit.checks.chapter_02 import memory  # noqa: F401  registers its exercises
 from coursekit.checks.framework import Exercise, Wrong, difference, is_whole
 
 SLOT = Exercise(
     "2.1",
     answers=("slot",),
     misconceptions={
-        "logical-for-physical": "The block's place in the table (logical) was taken for its number in the pool "
-        "(physical): look the block up in `blocks`.",
-        "swapped": "Quotient and rest are swapped: i // block_size says which block, i % block_size where in it.",
-        "offset-lost": "The slot is the first of its block: the token's place inside the block is missing.",
-        "block-not-scaled": "A block's number is no slot: block b begins at slot b * block_size.",
-        "other-slot": "This is not the token's slot.",
+        "logical-for-physical": "The logical block number was used as the physical one: look the physical block up "
+        "in `blocks`.",
+        "swapped": "Quotient and remainder are swapped: i // block_size is the index in the table, i % block_size "
+        "the offset.",
+        "offset-lost": "The slot is always the first of its block: add the token's offset within the block.",
+        "block-not-scaled": "A block number is not a slot number: block b begins at slot b * block_size.",
+        "other-slot": "The slot is wrong.",
     },
 )
 
 
-# What each misconception would answer; it is named if it explains every slot of a table.
+# The slot that each misconception gives; it is named if it explains every slot of a table.
 _WRONG_SLOTS: dict[str, Callable[[list[int], int, int], int]] = {
     "logical-for-physical": lambda blocks, i, size: i,
     "swapped": lambda blocks, i, size: blocks[i % size] * size + i // size,
@@ -34,7 +35,13 @@ _WRONG_SLOTS: dict[str, Callable[[list[int], int, int], int]] = {
 
 @SLOT.part("slots through a shuffled table", points=4)
 def _slots(rng: Random, slot: Any) -> None:
-    for block_size in (4, 16, 1, 5, rng.randint(2, 32)):  # 4 first: there every misconception gives numbers
+    for block_size in (
+        4,
+        16,
+        1,
+        5,
+        rng.randint(2, 32),
+    ):  # 4 first: with it every misconception returns valid integers
         blocks = rng.sample(range(8, 60), 7)
         tokens = range(7 * block_size)
         right = [blocks[i // block_size] * block_size + i % block_size for i in tokens]
@@ -54,13 +61,13 @@ ADMIT = Exercise(
     "2.4",
     answers=("admit",),
     misconceptions={
-        "floor": "The blocks of the prompt are rounded down: a rest of the prompt needs a block, too.",
-        "no-growth": "There is no block to grow into: the first generated token may need one.",
-        "never-is-later": "A request that can never fit was told to wait: it would wait for ever.",
-        "later-is-never": "A request was refused for good because it does not fit *now*.",
+        "floor": "The prompt's blocks were rounded down: a partly filled last block is a block, too.",
+        "no-growth": "No block is left for growth: the first generated token may need one.",
+        "never-is-later": "A request that can never fit was told to wait: it would wait forever.",
+        "later-is-never": "A request was rejected for good although it only does not fit *now*.",
         "watermark-ignored": "The watermark is ignored: those blocks must stay free for the running sequences.",
-        "too-strict": "A request that fits exactly was turned away: as many blocks as are needed are enough.",
-        "other-decision": "This is not the right decision.",
+        "too-strict": "A request that fits exactly was not admitted: exactly enough blocks are enough.",
+        "other-decision": "The decision is wrong.",
     },
 )
 

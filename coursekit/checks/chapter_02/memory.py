@@ -1,4 +1,4 @@
-"""Checks of chapter 2, where memory is held: the block pool (2.2) and the block table (2.3)."""
+"""Checks of chapter 2 for memory ownership: the block pool (2.2) and the block table (2.3)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ POOL = Exercise(
     answers=("BlockPool",),
     misconceptions={
         "bad-ids": "allocate(n) must return n different ids between 0 and num_blocks - 1.",
-        "live-block": "A block was handed out that somebody still holds.",
-        "refuses": "allocate refuses although enough blocks are free.",
-        "miscounted": "num_free does not say how many blocks can still be handed out.",
-        "leak": "Blocks that were given back are not free again: every sequence that ends would shrink the pool.",
-        "not-refused": "With too few free blocks allocate must raise OutOfBlocks.",
-        "half-done": "An allocation that fails must take nothing, or the blocks taken before it failed are lost.",
-        "double-free": "A double free was accepted: the block would be handed to two sequences at once.",
-        "half-freed": "A refused free must change nothing, also where other ids in the same call could be freed.",
+        "live-block": "The pool handed out a block that is still in use.",
+        "refuses": "allocate raises OutOfBlocks although enough blocks are free.",
+        "miscounted": "num_free is not the number of blocks that can still be allocated.",
+        "leak": "Freed blocks cannot be allocated again: the pool would shrink with every sequence that finishes.",
+        "not-refused": "allocate must raise OutOfBlocks when too few blocks are free.",
+        "half-done": "A failed allocation must take nothing; otherwise the blocks taken before the error are lost.",
+        "double-free": "A double free was accepted: the block would be given to two sequences at once.",
+        "half-freed": "A rejected free must change nothing, even if other ids in the same call are valid.",
     },
 )
 
 
 class _Model:
-    """A pool under test, and what is out of it according to the check."""
+    """A pool under test, and the blocks that the check has allocated from it."""
 
     def __init__(self, make: Any, num_blocks: int, block_size: int = 16) -> None:
         self.pool = make(num_blocks, block_size)
@@ -50,14 +50,16 @@ class _Model:
         except AnswerRaised as raised:
             if "OutOfBlocks" in raised.bases:
                 raise Wrong(
-                    "refuses", f"{self.told()}: raised OutOfBlocks, {self.num_free} are free."
+                    "refuses", f"{self.told()}: raised OutOfBlocks, but {self.num_free} blocks are free."
                 ) from None
             raise
         known = all(is_whole(block) and 0 <= block < self.num_blocks for block in ids)
         if len(ids) != n or not known or len(set(ids)) != n:
             raise Wrong("bad-ids", f"{self.told()}: expected {n} ids, got {show(ids)}.")
         if both := sorted(set(ids) & set(self.out)):
-            raise Wrong("live-block", f"{self.told()}: got {show(ids)}, but block {both[0]} is out already.")
+            raise Wrong(
+                "live-block", f"{self.told()}: got {show(ids)}, but block {both[0]} is already allocated."
+            )
         self.out += ids
         return ids
 
@@ -109,7 +111,7 @@ def _free(rng: Random, BlockPool: Any) -> None:
     model.allocate(model.num_free)
 
 
-@POOL.part("what must be refused changes nothing", points=2)
+@POOL.part("rejected calls change nothing", points=2)
 def _refuse(rng: Random, BlockPool: Any) -> None:
     model = _Model(BlockPool, 8)
     ids = model.allocate(rng.choice([5, 6]))
@@ -117,7 +119,7 @@ def _refuse(rng: Random, BlockPool: Any) -> None:
     n = model.num_free + 1
     call = f"{model.told()}; pool.allocate({n})"
     must_raise(partial(model.pool.allocate, n), "OutOfBlocks", "not-refused", call)
-    model.story.append(f"pool.allocate({n}), refused")
+    model.story.append(f"pool.allocate({n}), rejected")
     model.counted("half-done")
     model.allocate(model.num_free)
     model.free(ids[:2])
@@ -125,12 +127,12 @@ def _refuse(rng: Random, BlockPool: Any) -> None:
     for twice in ([ids[0]], [ids[2], ids[2]], [ids[3], ids[1]]):
         call = f"{model.told()}; pool.free({twice})"
         must_raise(partial(model.pool.free, list(twice)), "ValueError", "double-free", call)
-        model.story.append(f"pool.free({twice}), refused")
+        model.story.append(f"pool.free({twice}), rejected")
         model.counted("half-freed")
 
 
 def must_raise(call: Callable[[], Any], name: str, key: str, text: str) -> None:
-    """The call raises an exception of this name, or one derived from it; otherwise `key` is the misconception."""
+    """The call must raise this exception or a subclass of it; otherwise `key` is the misconception."""
     try:
         got = call()
     except AnswerRaised as raised:
@@ -152,22 +154,22 @@ TABLE = Exercise(
     answers=("BlockTable", "BlockPool"),
     needs=("2.1", "2.2"),
     misconceptions={
-        "early": "A new block is taken one token early: a full last block is no reason to take the next one, since "
+        "early": "A new block is taken one token too early: a full last block is no reason to take another, since "
         "the sequence may end here.",
-        "late": "The new block comes too late: the token after a full block has no slot of its own.",
-        "block-per-token": "Every append takes a block, whether the last one has room or not.",
+        "late": "The new block comes too late: the token after a full block has no slot.",
+        "block-per-token": "Every append takes a block, even when the last one has room.",
         "wrong-count": "The table does not have as many blocks as its tokens need.",
-        "num-tokens": "num_tokens must count every token that has been appended.",
-        "not-from-pool": "The table's blocks must come from the pool, which must know that they are out.",
-        "wrong-slots": "The blocks are right, the slots are not: token i lies in blocks[i // B] * B + i % B.",
-        "not-refused": "When the pool has too few blocks, its OutOfBlocks must come out of append.",
-        "half-done": "An append that fails must leave table and pool as they were.",
+        "num-tokens": "num_tokens must count every appended token.",
+        "not-from-pool": "The table's blocks must be allocated from the pool, so that the pool knows they are in use.",
+        "wrong-slots": "The blocks are right, but the slots are not: token i is in slot blocks[i // B] * B + i % B.",
+        "not-refused": "When the pool has too few blocks, append must let its OutOfBlocks propagate.",
+        "half-done": "A failed append must leave the table and the pool unchanged.",
     },
 )
 
 
 class _Table:
-    """A table under test, and how many tokens the check has appended to it."""
+    """A table under test, and the tokens that the check has appended to it."""
 
     def __init__(self, BlockTable: Any, pool: Any, block_size: int, others: int = 0) -> None:
         self.table, self.pool, self.block_size = BlockTable(pool), pool, block_size
@@ -212,17 +214,17 @@ class _Table:
 
 
 def _held(tables: list[_Table], num_blocks: int) -> None:
-    """Every block of the tables is out of the pool, and no other."""
+    """Exactly the blocks of the tables are allocated from the pool."""
     blocks = [block for one in tables for block in as_list(one.table.blocks)]
     told = " and ".join(one.told() for one in tables)
     if len(set(blocks)) != len(blocks):
-        raise Wrong("not-from-pool", f"{told}: a block stands twice in {show(blocks)}.")
+        raise Wrong("not-from-pool", f"{told}: a block occurs twice in {show(blocks)}.")
     free = num_free(tables[0].pool)
     if free != num_blocks - len(blocks):
         raise Wrong("not-from-pool", difference(f"{told}: free blocks", num_blocks - len(blocks), free))
 
 
-@TABLE.part("one token after the other", points=3)
+@TABLE.part("one token at a time", points=3)
 def _append_one(rng: Random, BlockTable: Any, BlockPool: Any) -> None:
     for block_size in (4, rng.randint(3, 9)):
         one = _Table(BlockTable, BlockPool(8, block_size), block_size)
@@ -242,7 +244,7 @@ def _append_many(rng: Random, BlockTable: Any, BlockPool: Any) -> None:
                 _held(tables, 40)
 
 
-@TABLE.part("when the pool is dry", points=2)
+@TABLE.part("when the pool is empty", points=2)
 def _append_dry(rng: Random, BlockTable: Any, BlockPool: Any) -> None:
     size = rng.randint(3, 8)
     one = _Table(BlockTable, BlockPool(4, size), size)
@@ -253,7 +255,7 @@ def _append_dry(rng: Random, BlockTable: Any, BlockPool: Any) -> None:
     must_raise(partial(one.table.append, n), "OutOfBlocks", "not-refused", call)
     after = (as_list(one.table.blocks), one.table.num_tokens, num_free(one.pool))
     if after != before:
-        call = f"{one.told()}; append({n}) refused: (blocks, num_tokens, num_free)"
+        call = f"{one.told()}; append({n}) rejected: (blocks, num_tokens, num_free)"
         raise Wrong("half-done", difference(call, before, after))
     one.append(2 * size + 1)
     _held([one], 4)

@@ -1,4 +1,4 @@
-"""Checks of chapter 3, where data moves: write by slot (3.1) and gather (3.2); 3.3 and 3.4 compute."""
+"""Checks of chapter 3 for moving data: write by slot (3.1) and gather (3.2); 3.3 and 3.4 are in their own modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coursekit.checks.answers import AnswerRaised, show
-from coursekit.checks.chapter_03 import attention, online  # noqa: F401  registered with these
+from coursekit.checks.chapter_03 import attention, online  # noqa: F401  registers their exercises
 from coursekit.checks.chapter_03.inputs import NOT_AN_ID, as_array, numpy_rng, shape_of
 from coursekit.checks.framework import Exercise, Wrong
 
@@ -17,19 +17,20 @@ WRITE = Exercise(
     "3.1",
     answers=("write_kv",),
     misconceptions={
-        "not-in-place": "Nothing was written: the caches themselves must change. A new array, or a copy that fancy "
-        "indexing made, is lost when the function returns.",
-        "one-cache": "Only one of the two caches was written: a token leaves a key *and* a value.",
-        "minus-one-written": "A token with slot -1 was written, into the last slot: in NumPy -1 is the last element. "
-        "There the neighbour's token may lie.",
-        "rows-shifted": "With a -1 before it, a token's row landed in the slot of another token: rows and slots must "
-        "be left out together.",
-        "zero-left-out": "The token with slot 0 was not written. Slot 0 is a slot like any other; only -1 means that a "
-        "token has none.",
-        "offset-lost": "Every token landed at the beginning of its block: the place inside the block is missing.",
-        "swapped": "Quotient and rest are swapped: slot // block_size is the block, slot % block_size the place in it.",
-        "slot-as-block": "A slot was used as a block's number: slot s lies in block s // block_size.",
-        "other-writes": "The caches do not hold what they should.",
+        "not-in-place": "Nothing was written: change the caches themselves. A new array, or a copy made by fancy "
+        "indexing, is lost when the function returns.",
+        "one-cache": "Only one of the two caches was written: each token stores a key *and* a value.",
+        "minus-one-written": "A token with slot -1 was written to the last slot, because index -1 is NumPy's last "
+        "element. That slot may hold another sequence's token.",
+        "rows-shifted": "After a token with slot -1, a row was written to another token's slot: filter rows and "
+        "slots together.",
+        "zero-left-out": "The token with slot 0 was not written. Slot 0 is an ordinary slot; only -1 marks a token "
+        "without a slot.",
+        "offset-lost": "Every token was written to the beginning of its block: the offset within the block is missing.",
+        "swapped": "Quotient and remainder are swapped: slot // block_size is the block, slot % block_size the "
+        "offset in it.",
+        "slot-as-block": "A slot number was used as a block number: slot s is in block s // block_size.",
+        "other-writes": "The contents of the caches are wrong.",
     },
 )
 
@@ -108,7 +109,7 @@ def _after(
 def _explain_write(
     told: str, before: list[np.ndarray], rows: list[np.ndarray], slots: np.ndarray, got: list[np.ndarray]
 ) -> tuple[str, str]:
-    """The misconception, and the first slot in which a cache differs."""
+    """Return the misconception, and the first slot in which a cache differs."""
     expected = _after(_write_right, before, rows, slots)
     untouched = [np.array_equal(g, b) for g, b in zip(got, before, strict=True)]
     if all(untouched):
@@ -132,16 +133,16 @@ def _explain_write(
 
 
 def _content(cell: np.ndarray, before: np.ndarray, rows: np.ndarray, name: str) -> str:
-    """What a slot holds, in words."""
+    """Describe the contents of a slot."""
     if np.array_equal(cell, before):
-        return "what was there before"
+        return "the old contents"
     token = next((t for t, row in enumerate(rows) if np.array_equal(row, cell)), None)
-    return f"other numbers ({cell.flat[0]:.3f}, …)" if token is None else f"the {name} of token {token}"
+    return f"other values ({cell.flat[0]:.3f}, …)" if token is None else f"the {name} of token {token}"
 
 
 @WRITE.part("every token in its slot", points=3)
 def _write_all(rng: Random, write_kv: Any) -> None:
-    # The first blocks of a pool: there swapped indices stay within the cache.
+    # The first blocks of a pool, where swapped indices stay within the cache.
     _check_write(rng, write_kv, [9, 6, 13, 3, 14, 2, 0, 8], num_blocks=6, block_size=4)
     for block_size in (1, 5, 16, rng.randint(2, 12)):
         slots = rng.sample(range(9 * block_size), min(12, 6 * block_size))
@@ -152,7 +153,7 @@ def _write_all(rng: Random, write_kv: Any) -> None:
 def _write_padded(rng: Random, write_kv: Any) -> None:
     _check_write(rng, write_kv, [9, -1, 6, 0, 13, -1, -1, 3, 14], num_blocks=6, block_size=4)
     for block_size in (4, rng.randint(2, 12)):
-        slots = rng.sample(range(9 * block_size - 1), 8)  # the last slot belongs to somebody else
+        slots = rng.sample(range(9 * block_size - 1), 8)  # the last slot belongs to another sequence
         for place in sorted(rng.sample(range(9), 3)):
             slots.insert(place, -1)
         _check_write(rng, write_kv, slots, num_blocks=9, block_size=block_size)
@@ -162,15 +163,15 @@ GATHER = Exercise(
     "3.2",
     answers=("gather",),
     misconceptions={
-        "tail-kept": "The tail of the last block is still there: its last slots hold no token of this sequence.",
-        "last-block-lost": "The tokens of the last, partial block are missing: the number of blocks is rounded up.",
-        "order": "The blocks are in another order than the table's: logical order is the order of the text.",
+        "tail-kept": "The unused slots of the last block are in the result: they hold no token of this sequence.",
+        "last-block-lost": "The tokens of the last, partly filled block are missing: round the number of blocks up.",
+        "order": "The blocks are not in the table's order: logical order is the order of the text.",
         "table-ignored": "The rows come from the first blocks of the cache: look the blocks up in the table.",
-        "first-block-only": "Only the first block was looked up, and the rows that follow it in memory were taken: the "
-        "next block may lie anywhere.",
-        "block-as-slot": "A block's number was used as its first slot: block b begins at slot b * block_size.",
-        "not-flat": "The result is still cut into blocks: one row for each token is wanted.",
-        "unused-read": "An entry of the table past the sequence's last block was used. Anything may stand there.",
+        "first-block-only": "Only the first block was looked up, and then the memory after it was read: the next "
+        "block may be anywhere.",
+        "block-as-slot": "A block number was used as a slot number: block b begins at slot b * block_size.",
+        "not-flat": "The result is still split into blocks: return one row per token.",
+        "unused-read": "A table entry past the sequence's last block was used. Such an entry may hold any number.",
         "other-rows": "These are not the rows of the sequence's tokens.",
     },
 )
@@ -216,10 +217,10 @@ def _check_gather(gather: Any, cache: np.ndarray, table: np.ndarray, n: int) -> 
         raise Wrong(key, f"{told}: expected shape {expected.shape}, got {shape_of(answer)}.")
     token = int(np.argwhere(got != expected)[0][0])
     found = next(
-        (f"that of token {t}" for t in range(n) if np.array_equal(got[token], expected[t])), "another one"
+        (f"that of token {t}" for t in range(n) if np.array_equal(got[token], expected[t])), "a different row"
     )
     place = f"physical block {used[token // size]}, offset {token % size}"
-    raise Wrong(key, f"{told}: row {token}: expected that of token {token} ({place}), got {found}.")
+    raise Wrong(key, f"{told}: row {token}: expected the row of token {token} ({place}), got {found}.")
 
 
 def _equal(answer: Any, wrong: np.ndarray) -> bool:
@@ -240,7 +241,7 @@ def _gather_in_order(rng: Random, gather: Any) -> None:
         _check_gather(gather, _draw_cache(rng, 12, block_size), table, n)
 
 
-@GATHER.part("lengths around a block's end, in a table with room to grow", points=3)
+@GATHER.part("lengths around a block boundary, in a table with room to grow", points=3)
 def _gather_lengths(rng: Random, gather: Any) -> None:
     for block_size in (4, 1, 16, rng.randint(5, 12)):
         for n in sorted(

@@ -1,4 +1,4 @@
-"""Check of chapter 3: paged attention in NumPy (3.3), and how an attention that is wrong is recognised."""
+"""Check of chapter 3: paged attention in NumPy (3.3), and the diagnosis of a wrong attention function."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from coursekit.checks.answers import AnswerRaised, show
 from coursekit.checks.chapter_03.inputs import NOT_AN_ID, Inputs, as_array, close, draw, faulty, shape_of
 from coursekit.checks.framework import Exercise, Wrong
 
-TOLERANCE = 1e-3  # of float32; the inputs make every wrong answer differ by more
-LARGE_TOLERANCE = 2e-2  # the rounding of a score of 3,000 shows in the third place of its weight
+TOLERANCE = 1e-3  # for float32; the inputs make every wrong answer differ by more
+LARGE_TOLERANCE = 2e-2  # rounding a score of 3,000 changes the third decimal of its weight
 
-# What a wrong kernel gets wrong, for both exercises.
+# The mistakes of a wrong kernel, for both exercises.
 TEXTS = {
-    "modulo": "Query heads are dealt out to KV heads in turn (h % num_kv_heads). Neighbours share: head h reads KV "
-    "head h // (num_heads // num_kv_heads).",
+    "modulo": "Query heads are assigned to KV heads in turn (h % num_kv_heads), but consecutive heads share one: "
+    "head h reads KV head h // (num_heads // num_kv_heads).",
     "scale-missing": "The scores are not scaled: divide them by the square root of head_dim.",
-    "scale-twice": "The scores are divided by head_dim; its square root is wanted.",
-    "tail-kept": "The rest of the last block takes part: its slots hold no token of this sequence.",
-    "tail-scored-zero": "The rest of the last block has a score of 0. That is a score like any other, and takes its "
-    "share of the weight; leave those slots out, or give them -inf.",
-    "last-block-lost": "The last, partly filled block is left out: the number of blocks is rounded up.",
-    "token-lost": "The last token is left out: a query sees its own key, too.",
+    "scale-twice": "The scores are divided by head_dim: divide by its square root.",
+    "tail-kept": "The unused slots of the last block are included: they hold no token of this sequence.",
+    "tail-scored-zero": "The unused slots of the last block have a score of 0, which gets a share of the weight "
+    "like any other score; leave those slots out, or set their scores to -inf.",
+    "last-block-lost": "The last, partly filled block is left out: round the number of blocks up.",
+    "token-lost": "The last token is left out: a query also sees its own key.",
     "swapped": "Keys and values are swapped.",
     "not-normalised": "The weights do not add up to 1: divide by their sum.",
-    "nan-leaks": "An unused slot's NaN reached the result. A weight of 0 does not keep it out: 0 * NaN is NaN. Leave "
-    "the slot out before anything is multiplied.",
-    "unused-read": "An entry of the table past the sequence's last block was used. Anything may stand there.",
-    "overflow": "exp overflowed, or vanished: before exp, subtract the largest of this head's scores, and no other "
+    "nan-leaks": "A NaN from an unused slot reached the result. A weight of 0 does not help, because 0 * NaN is "
+    "NaN: exclude the slot before you multiply.",
+    "unused-read": "A table entry past the sequence's last block was used. Such an entry may hold any number.",
+    "overflow": "exp overflowed or underflowed: before exp, subtract the largest of this head's scores, not another "
     "number.",
-    "other-attention": "This is not the attention of this query over its sequence.",
+    "other-attention": "The result is not the attention of this query over its sequence.",
 }
 _OF_BATCH = {
-    "one-length": "Every sequence is taken to be as long as the first: each has its own length.",
-    "first-table": "Every sequence reads through the first one's table: row i of block_tables belongs to sequence i.",
+    "one-length": "All sequences are treated as if they had the first one's length: each has its own.",
+    "first-table": "All sequences are read through the first one's table: row i of block_tables belongs to sequence i.",
 }
 
 FAULTS: dict[str, Callable[[Inputs], np.ndarray]] = {
@@ -63,7 +63,7 @@ FAULTS: dict[str, Callable[[Inputs], np.ndarray]] = {
 def compare(
     inputs: Inputs, call: Callable[[], Any], told: str, keys: Iterable[str], tolerance: float = TOLERANCE
 ) -> None:
-    """Passes if the answer is the oracle's; otherwise names what went wrong, and where first."""
+    """Pass if the answer matches the oracle; otherwise name the mistake and the first difference."""
     expected = inputs.expected()
     clean = not np.isnan(inputs.key_cache).any()
     try:
@@ -92,14 +92,14 @@ def compare(
     where = f"sequence {seq} ({n} tokens in blocks {show(blocks)} of {size}), head {head} of {heads} over {kv_heads}"
     raise Wrong(
         key,
-        f"{told}: {where}, number {i}: expected {expected[seq, head, i]:.4f}, got {got[seq, head, i]:.4f}.",
+        f"{told}: {where}, element {i}: expected {expected[seq, head, i]:.4f}, got {got[seq, head, i]:.4f}.",
     )
 
 
 def _same(got: np.ndarray, fault: Callable[[Inputs], np.ndarray], inputs: Inputs) -> bool:
     try:
         return bool(close(got, fault(inputs), TOLERANCE).all())
-    except IndexError:  # this mistake would have read past the table
+    except IndexError:  # this mistake reads past the table
         return False
 
 
@@ -118,7 +118,7 @@ def _paged(paged_attention: Any, inputs: Inputs, tolerance: float = TOLERANCE) -
 
 @PAGED.part("a ragged batch through shuffled tables", points=3)
 def _ragged(rng: Random, paged_attention: Any) -> None:
-    # The first sequence is the longest and has a partial block; there a wrong length or table shows as itself.
+    # The first sequence is the longest and has a partial block, so a wrong length or table is recognizable.
     _paged(paged_attention, draw(rng, [14, 3, 5, 6], 4, (4, 4)))
     lens = [rng.randint(1, 40) for _ in range(5)]
     _paged(paged_attention, draw(rng, [41, *lens], rng.choice([5, 8, 16]), (5, 5), 24))
@@ -131,7 +131,7 @@ def _grouped(rng: Random, paged_attention: Any) -> None:
         _paged(paged_attention, draw(rng, lens, rng.choice([4, 8]), heads))
 
 
-@PAGED.part("unused slots hold NaN, unused table entries anything", points=2)
+@PAGED.part("unused slots hold NaN, unused table entries arbitrary ids", points=2)
 def _poisoned(rng: Random, paged_attention: Any) -> None:
     lens = [7, 8, 9, 16, 1, rng.randint(1, 40)]
     rng.shuffle(lens)

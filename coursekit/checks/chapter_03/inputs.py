@@ -1,9 +1,9 @@
-"""Inputs for the checks of chapter 3 that let no wrong kernel pass, and what wrong kernels make of them.
+"""Inputs for the checks of chapter 3 that expose every wrong kernel, and the results of wrong kernels.
 
-Lengths differ and sit around block boundaries, tables are shuffled, query heads share KV heads, the last key of each
-sequence takes most of one head's weight, and each value row carries its position. What lies in unused slots and in
-unused table entries is the case's own choice: finite numbers, with which a mistake can be recognised by what it
-returns, or NaN and ids that do not exist. `faulty` computes the answer of a misconception.
+Lengths differ and lie around block boundaries, tables are shuffled, query heads share KV heads, the last key of each
+sequence takes most of one head's weight, and each value row encodes its position. A case chooses the contents of unused
+slots and unused table entries: finite values, so that a mistake can be recognized from its result, or NaN and ids that
+do not exist. `faulty` computes the result of a misconception.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 from coursekit.checks.answers import show
 from paged_ref.verify.oracle import oracle
 
-NOT_AN_ID = 2**31 - 1  # in an unused table entry: whoever reads there fails
+NOT_AN_ID = 2**31 - 1  # for unused table entries: reading this block fails
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """A decode batch: one query token for each sequence, as `paged_attention` takes it."""
+    """A decode batch: one query token for each sequence, in the format of `paged_attention`."""
 
     query: np.ndarray
     key_cache: np.ndarray
@@ -32,29 +32,29 @@ class Inputs:
     seq_lens: np.ndarray
 
     def arguments(self) -> list[np.ndarray]:
-        """Copies, because an answer may change what it is given."""
+        """Copies, because an answer may modify its arguments."""
         return [
             array.copy()
             for array in (self.query, self.key_cache, self.value_cache, self.block_tables, self.seq_lens)
         ]
 
     def expected(self) -> np.ndarray:
-        """[num_seqs, num_heads, head_dim] by the oracle."""
+        """The oracle's result, [num_seqs, num_heads, head_dim]."""
         return oracle(self.query, self.key_cache, self.value_cache, self.block_tables, self.seq_lens)
 
     @property
     def block_size(self) -> int:
-        """Slots of a block."""
+        """Slots per block."""
         return int(self.key_cache.shape[1])
 
     @property
     def heads(self) -> tuple[int, int]:
-        """Query heads and KV heads."""
+        """Number of query heads and of KV heads."""
         return int(self.query.shape[1]), int(self.key_cache.shape[2])
 
 
 def numpy_rng(rng: Random) -> np.random.Generator:
-    """A NumPy generator that follows from the part's own."""
+    """A NumPy generator seeded from the part's own."""
     return np.random.default_rng(rng.getrandbits(64))
 
 
@@ -68,13 +68,13 @@ def draw(
     padding: int = -1,
     score_size: float = 1.0,
 ) -> Inputs:
-    """A batch with these lengths.
+    """Build a batch with these lengths.
 
     Args:
-        unused: what unused slots hold: random numbers of this size, or NaN.
-        padding: what unused table entries hold.
-        score_size: multiplies the scores; with large ones the last key of every second sequence is turned around,
-            so that all of that sequence's scores may be far below zero.
+        unused: contents of unused slots: random values of this size, or NaN.
+        padding: value of unused table entries.
+        score_size: multiplies the scores; with a large value the last key of every second sequence is reversed, so that
+            all of that sequence's scores may be far below zero.
     """
     numbers = numpy_rng(rng)
     num_heads, num_kv_heads = heads
@@ -94,7 +94,7 @@ def draw(
         asked = query[i, :: num_heads // num_kv_heads]  # the first query head of every KV head
         length = (asked**2).sum(-1, keepdims=True)
         keys[block[-1], offset[-1]] = asked * (np.log(n) + 2) * head_dim**0.5 / length
-        if score_size != 1 and i % 2:  # this sequence's keys all point away from its first queries
+        if score_size != 1 and i % 2:  # all keys of this sequence point away from its first queries
             keys[block, offset] = -asked * (1 + numbers.random((n, 1, 1), dtype=np.float32)) / length**0.5 * 3
     lengths = np.array(lens, dtype=np.int32)
     return Inputs(query * np.float32(score_size), keys, values, tables, lengths)
@@ -111,7 +111,7 @@ def faulty(
     swap: bool = False,
     normalise: bool = True,
 ) -> np.ndarray:
-    """What a decode kernel with one of these mistakes returns; without any it is right."""
+    """The result of a decode kernel with one of these mistakes; without a mistake, the correct result."""
     q = inputs.query.astype(np.float64)
     keys, values = (inputs.value_cache, inputs.key_cache) if swap else (inputs.key_cache, inputs.value_cache)
     num_heads, num_kv_heads = inputs.heads
@@ -124,7 +124,7 @@ def faulty(
         for head in range(num_heads):
             of = kv_head(head, num_heads, num_kv_heads)
             scores = scale(q.shape[-1]) * (keys[block, offset, of].astype(np.float64) @ q[i, head])
-            scores[n:] = 0  # nothing is left there unless the tail was kept
+            scores[n:] = 0  # changes nothing unless the tail was kept
             weights = np.exp(scores - scores.max())
             result[i, head] = weights @ values[block, offset, of]
             if normalise:
@@ -133,7 +133,7 @@ def faulty(
 
 
 def as_array(value: Any, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The numbers that an answer returned, if they have this shape; lists are taken, too."""
+    """Return the answer as an array if it has this shape; lists are accepted, too."""
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
@@ -142,7 +142,7 @@ def as_array(value: Any, shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 def shape_of(answer: Any) -> str:
-    """What an answer returned in place of numbers of the right shape, in words."""
+    """Describe the shape of what an answer returned."""
     shape = getattr(answer, "shape", None)
     return show(answer) if shape is None else f"shape {tuple(shape)}"
 

@@ -18,22 +18,22 @@ ONLINE = Exercise(
     "3.4",
     answers=("absorb", "attend_blocks"),
     misconceptions={
-        "not-rescaled": "When the largest score rises, what was summed so far is too large: `total` *and* `acc` must "
-        "be multiplied by exp(old top - new top).",
-        "total-not-rescaled": "`acc` is rescaled when the largest score rises, `total` is not: both were summed with "
-        "the old one subtracted.",
-        "acc-not-rescaled": "`total` is rescaled when the largest score rises, `acc` is not: both were summed with the "
-        "old one subtracted.",
-        "block-rescaled": "The block's own part is multiplied by exp(old top - new top), too. It was made with the new "
-        "top already: only what was summed before is rescaled.",
-        "old-top": "The block's weights are made with the old top, which is -inf at first: exp(score - new top) is "
-        "wanted.",
+        "not-rescaled": "When the maximum score rises, the sums so far are too large: multiply both `total` *and* "
+        "`acc` by exp(old top - new top).",
+        "total-not-rescaled": "When the maximum score rises, `acc` is rescaled but `total` is not: both were summed "
+        "with the old maximum subtracted.",
+        "acc-not-rescaled": "When the maximum score rises, `total` is rescaled but `acc` is not: both were summed "
+        "with the old maximum subtracted.",
+        "block-rescaled": "The current block's contribution is also multiplied by exp(old top - new top). It was "
+        "computed with the new top already: rescale only the earlier sums.",
+        "old-top": "The block's weights are computed with the old top, which is -inf at first: exp(score - new top) "
+        "is wanted.",
         "top-lost": "`top` must become the larger of the old top and the block's largest score, and be returned.",
-        "rescale-inverted": "The sums are multiplied by exp(new top - old top): that is upside down. What was summed "
-        "so far is too *large* when the top rises.",
-        "divides-early": "`acc` was divided already. Keep the bare sum, and divide once, at the very end.",
-        "forgets": "The state holds the last block alone: what was summed before must be kept.",
-        "not-a-state": "absorb must return three things: top, total and acc.",
+        "rescale-inverted": "The sums are multiplied by exp(new top - old top), which is the inverse of the right "
+        "factor. When the top rises, the earlier sums are too *large*.",
+        "divides-early": "`acc` is already divided. Keep the undivided sum, and divide once at the very end.",
+        "forgets": "The state covers only the last block: keep the earlier sums.",
+        "not-a-state": "absorb must return three values: top, total and acc.",
         "other-state": "acc / total is not the attention over the tokens absorbed so far.",
         **{
             key: TEXTS[key]
@@ -113,20 +113,20 @@ def _check_absorb(absorb: Any, blocks: list[np.ndarray], values: list[np.ndarray
         place = f"absorb, after block {number} (scores so far {show(shown)})"
         got = (state[0], state[1], state[2][0])
         expected = (right[0], right[1], right[2][0])
-        detail = f"{place}: (top, total, acc[0]): {_three(expected)} would do, got {_three(got)}."
+        detail = f"{place}: (top, total, acc[0]): for instance {_three(expected)}, got {_three(got)}."
         if not all(np.isfinite(x).all() for x in state) or state[1] <= 0:
             raise Wrong(_not_numbers(state, first=number == 0), detail)
         raise Wrong(next(_explained(start, blocks[: number + 1], values, state), "other-state"), detail)
 
 
 def _not_numbers(state: _State, first: bool) -> str:
-    """Why a state is infinite, NaN or without a positive total; after the first block it is no overflow."""
+    """Return why a state is infinite, NaN or without a positive total; after the first block it is not an overflow."""
     top, total, _ = state
     if not math.isfinite(top):
         return "top-lost"
     if not first:
         return "overflow"
-    # The first block's factor, exp(-inf), is 0. Upside down it is inf, and inf * 0 is NaN.
+    # The first block's factor, exp(-inf), is 0. Inverted it is inf, and inf * 0 is NaN.
     return "rescale-inverted" if math.isnan(total) else "block-rescaled" if total <= 0 else "old-top"
 
 
@@ -156,7 +156,7 @@ def _as_state(answer: Any, d: int) -> _State:
         else (None,) * 3
     )
     if top is None or total is None or acc is None:
-        raise Wrong("not-a-state", f"Wanted are two numbers and {d} numbers, got {show(answer)}.")
+        raise Wrong("not-a-state", f"Expected two numbers and an array of {d} values, got {show(answer)}.")
     return float(top), float(total), acc
 
 
@@ -164,7 +164,7 @@ def _three(numbers: tuple[float, ...]) -> str:
     return "(" + ", ".join(f"{float(x):.4g}" for x in numbers) + ")"
 
 
-@ONLINE.part("one block after the other", points=3)
+@ONLINE.part("one block at a time", points=3)
 def _blocks(rng: Random, absorb: Any, attend_blocks: Any) -> None:
     numbers = numpy_rng(rng)
     for tops in ([0.5, 2.0, 1.0, 3.5], [3.0, 1.0, 2.0], [rng.uniform(-3, 3) for _ in range(6)]):

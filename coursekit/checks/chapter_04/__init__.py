@@ -1,4 +1,4 @@
-"""Checks of chapter 4: counts and forks (4.1) and copy-on-write (4.2); the others are in `prefix`."""
+"""Checks of chapter 4: reference counts and forks (4.1) and copy-on-write (4.2); the others are in `prefix.py`."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from typing import Any
 import numpy as np
 
 from coursekit.checks.chapter_02.memory import must_raise, num_free, told
-from coursekit.checks.chapter_04 import prefix  # noqa: F401  registered with these
+from coursekit.checks.chapter_04 import prefix  # noqa: F401  registers its exercises
 from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
 
 FORK = Exercise(
     "4.1",
     answers=("BlockPool", "BlockTable"),
     misconceptions={
-        "copies-data": "A fork takes no block: both tables name the same blocks.",
-        "forgets-reference": "A fork makes every block's count rise by one, and it did not.",
-        "wrong-fork": "The forked table has not the same blocks, in the same order, and the same number of tokens.",
-        "same-list": "Both tables hold one and the same list: what one does to it happens to the other.",
+        "copies-data": "fork took new blocks, but it needs none: both tables name the same blocks.",
+        "forgets-reference": "fork did not raise the reference count of every block by one.",
+        "wrong-fork": "The forked table does not have the same blocks in the same order, or not the same number of "
+        "tokens.",
+        "same-list": "Both tables share one list object: a change to one changes the other.",
         "frees-shared": "A block was freed although another table still holds it.",
-        "never-freed": "A block counts more holders than there are tables that name it: it will never be free again.",
-        "not-empty": "A released table must be empty, and releasing an empty table does nothing.",
-        "not-refused": "A share of a free block, or a free of more holds than there are, must raise ValueError.",
-        "half-done": "A call that is refused must change nothing, also for the other blocks in it.",
+        "never-freed": "A block's reference count is higher than the number of tables that name it: it will never "
+        "be freed.",
+        "not-empty": "A released table must be empty, and releasing an empty table must do nothing.",
+        "not-refused": "Sharing a free block, or freeing more references than there are, must raise ValueError.",
+        "half-done": "A rejected call must change nothing, including the other blocks in it.",
     },
 )
 
 
 class _Family:
-    """A pool of tables under test, and how many holders the check expects for each block."""
+    """A pool of tables under test, and the expected reference count of each block."""
 
     def __init__(
         self, rng: Random, BlockPool: Any, BlockTable: Any, num_blocks: int, block_size: int
@@ -41,7 +43,7 @@ class _Family:
         self.blocks: dict[str, list[int]] = {}
         self.tokens: dict[str, int] = {}
         self.story = [f"pool of {num_blocks} blocks of {block_size}"]
-        # Some blocks are out already, so that the ids of a table are not 0, 1, 2, …
+        # Allocate some blocks first, so that the ids of a table are not 0, 1, 2, …
         self.others = as_list(self.pool.allocate(rng.randint(1, 3)))
 
     def told(self) -> str:
@@ -72,14 +74,14 @@ class _Family:
         self.counts("frees-shared")
 
     def equal(self, name: str, key: str = "wrong-fork") -> None:
-        """The table's blocks and tokens are the expected ones."""
+        """The table must have the expected blocks and tokens."""
         got = (as_list(self.tables[name].blocks), self.tables[name].num_tokens)
         expected = (self.blocks[name], self.tokens[name])
         if got != expected:
             raise Wrong(key, difference(f"{self.told()}: ({name}.blocks, {name}.num_tokens)", expected, got))
 
     def counts(self, fewer: str, more: str = "never-freed") -> None:
-        """Every block has the expected holders: `fewer` is the misconception if it has less, `more` if it has more."""
+        """Compare all reference counts: `fewer` is the misconception for a count too low, `more` for one too high."""
         held = [block for blocks in [self.others, *self.blocks.values()] for block in blocks]
         for block in sorted(set(held)):
             got, expected = self.pool.ref_count(block), held.count(block)
@@ -101,7 +103,7 @@ def _fork(rng: Random, BlockPool: Any, BlockTable: Any) -> None:
         family.fork("a", "b")
         family.fork("b", "c")
         family.fork("a", "d")
-        # The table that goes on takes a new block: only its own list may grow.
+        # The table that continues takes a new block: only its own list may grow.
         family.tables["a"].append(2 * size)
         family.story.append(f"a.append({2 * size})")
         family.tokens["a"] += 2 * size
@@ -132,13 +134,13 @@ def _release(rng: Random, BlockPool: Any, BlockTable: Any) -> None:
             table.release()
             family.story.append(f"{name}.release() again")
             family.counts("not-empty")
-        # What is free can be handed out: all of it, and nothing twice.
+        # All free blocks can be allocated, each exactly once.
         ids = as_list(family.pool.allocate(num_free(family.pool)))
         if len(set(ids) | set(family.others)) != 20:
             raise Wrong("never-freed", difference(f"{family.told()}; allocate all: ids", 20, sorted(ids)))
 
 
-@FORK.part("what must be refused changes nothing", points=2)
+@FORK.part("rejected calls change nothing", points=2)
 def _refused(rng: Random, BlockPool: Any, BlockTable: Any) -> None:
     family = _Family(rng, BlockPool, BlockTable, 12, 4)
     family.new("a", 12)
@@ -150,7 +152,7 @@ def _refused(rng: Random, BlockPool: Any, BlockTable: Any) -> None:
         method = getattr(family.pool, name)
         call = f"{family.told()}; pool.{name}({blocks})"
         must_raise(partial(method, list(blocks)), "ValueError", "not-refused", call)
-        family.story.append(f"pool.{name}({blocks}), refused")
+        family.story.append(f"pool.{name}({blocks}), rejected")
         family.counts("half-done", "half-done")
     family.release("a")
     family.release("b")
@@ -161,23 +163,25 @@ WRITE = Exercise(
     answers=("append", "BlockPool", "BlockTable"),
     needs=("4.1",),
     misconceptions={
-        "writes-shared": "The token was written into a block that another table reads, too: its text has changed.",
-        "copies-full": "A full block was copied. It will never be written again, so it stays shared.",
-        "copies-alone": "A block with a single holder was replaced: its holder may write in place.",
-        "not-copied": "The block is a new one, but the tokens that were in the old one are missing.",
-        "keeps-old": "The table has left a block and still counts as its holder: the block will never be free.",
-        "frees-too-much": "A hold was given up on a block that a table still names: it may be handed out again.",
-        "block-per-token": "A block was taken although the last one had room.",
-        "wrong-slot": "The token is not where the table says, or the slot that was returned is another one.",
+        "writes-shared": "The token was written into a block that another table also reads, so its text changed.",
+        "copies-full": "A full block was copied. It will never be written again, so it can stay shared.",
+        "copies-alone": "A block with a single holder was replaced: a single holder may write in place.",
+        "not-copied": "The new block is missing the tokens of the old one: copy them.",
+        "keeps-old": "The table no longer uses a block but still holds a reference to it: the block will never be "
+        "freed.",
+        "frees-too-much": "A reference was dropped for a block that a table still names: the block may be allocated "
+        "again.",
+        "block-per-token": "A block was allocated although the last one had room.",
+        "wrong-slot": "The token is not in the slot that the table gives, or the returned slot is a different one.",
         "num-tokens": "num_tokens must grow by one with each token.",
-        "not-refused": "When the pool is dry, its OutOfBlocks must come out of append.",
-        "half-done": "An append that fails must leave tables, pool and memory as they were.",
+        "not-refused": "When the pool is empty, append must let its OutOfBlocks propagate.",
+        "half-done": "A failed append must leave tables, pool and memory unchanged.",
     },
 )
 
 
 class _Texts:
-    """Tables that write into one memory, and what each of them should read."""
+    """Tables that write into one memory, and the text that each of them should read."""
 
     def __init__(
         self, append: Any, BlockPool: Any, BlockTable: Any, num_blocks: int, block_size: int
@@ -223,7 +227,7 @@ class _Texts:
         self._counts(before, after, free, shared or not offset)
 
     def _blocks(self, before: list[int], after: list[int], shared: bool, offset: int) -> None:
-        """The table has the old blocks, but the last if it had to be copied, and one more if there was no room."""
+        """The table keeps its blocks, except a last block that had to be copied, and gains one if there was no room."""
         call, kept = f"{self.told()}: the table's blocks", before[: len(before) - shared]
         if after[: len(kept)] != kept:
             full = len(before) - bool(offset)
@@ -237,7 +241,7 @@ class _Texts:
             raise Wrong(key, difference(f"{self.told()}: blocks in the table", wanted, len(after)))
 
     def _read(self, writer: str, after: list[int], slot: Any, copied: bool) -> None:
-        """Every table reads its own text, the writer also its new token at the returned slot."""
+        """Every table reads its own text, and the writer also its new token at the returned slot."""
         for name, text in sorted(self.texts.items(), key=lambda item: item[0] == writer):
             blocks = as_list(self.tables[name].blocks)
             got = [int(self.memory[blocks[i // self.size], i % self.size]) for i in range(len(text))]
@@ -269,13 +273,13 @@ class _Texts:
         return [tables, counts, num_free(self.pool), self.memory.tolist()]
 
     def refused(self, name: str) -> None:
-        """The pool is dry: append must raise and change nothing."""
+        """The pool is empty: append must raise and change nothing."""
         before = self.state()
-        call = f"{self.told()}; append({name}) in a dry pool"
+        call = f"{self.told()}; append({name}) in an empty pool"
         must_raise(
             partial(self.append_, self.tables[name], self.memory, 99), "OutOfBlocks", "not-refused", call
         )
-        self.story.append(f"append({name}), refused")
+        self.story.append(f"append({name}), rejected")
         after = self.state()
         parts = ("(blocks, num_tokens) of the tables", "reference counts", "free blocks", "memory")
         for part, was, now in zip(parts, before, after, strict=True):
@@ -311,17 +315,17 @@ def _after_fork(rng: Random, append: Any, BlockPool: Any, BlockTable: Any) -> No
             texts.write(rng.choice("abcd"))
 
 
-@WRITE.part("when the pool is dry", points=2)
+@WRITE.part("when the pool is empty", points=2)
 def _dry(rng: Random, append: Any, BlockPool: Any, BlockTable: Any) -> None:
     size = rng.randint(3, 6)
     texts = _Texts(append, BlockPool, BlockTable, 3, size)
     texts.new("a", 2 * size)
     texts.fork("a", "b")
     texts.write("a", 1)
-    texts.refused("b")  # full last block, and none to take
+    texts.refused("b")  # full last block, and no free block
     texts.fork("a", "c")
-    texts.refused("c")  # a shared partial block, and none for the copy
+    texts.refused("c")  # shared partial block, and no free block for the copy
     texts.tables.pop("c").release()
     texts.texts.pop("c")
     texts.story.append("c.release()")
-    texts.write("a", size - 1)  # alone again: no block is needed
+    texts.write("a", size - 1)  # the only holder again: no block is needed

@@ -15,28 +15,30 @@ PREFIX = Exercise(
     "4.3",
     answers=("PrefixCache",),
     misconceptions={
-        "parent-ignored": "The same tokens after another beginning were taken for the same: their keys and values are "
-        "others. A block's key must hold everything before it.",
-        "mid-sequence": "A hit starts, or goes on, behind a block that is not in the cache: it must stop at the first "
-        "block that is missing.",
-        "partial-cached": "A partly filled block was filed: its last slots are not written, or will be written anew.",
-        "takes-all": "All n tokens were taken from the cache. The model must run on the last one to say what comes "
-        "next: n - 1 at most.",
-        "collision": "Two different blocks have the same key: the order of the tokens, and where one ends, must count.",
-        "stale": "A block that got new contents was found under its old ones.",
-        "salt-ignored": "Sequences of different salts found each other's blocks.",
+        "parent-ignored": "The same tokens after a different prefix were treated as a hit, but their keys and "
+        "values differ. A block's cache key must cover everything before the block, too.",
+        "mid-sequence": "A hit starts or continues after a block that is not in the cache: stop at the first "
+        "missing block.",
+        "partial-cached": "A partly filled block was published: its last slots are not written yet, or will be "
+        "rewritten.",
+        "takes-all": "All n tokens came from the cache. The model must run on the last token to predict the next "
+        "one: use at most n - 1.",
+        "collision": "Two different blocks have the same cache key: it must depend on the token order and the token "
+        "boundaries.",
+        "stale": "A block with new contents was found under its old ones.",
+        "salt-ignored": "Sequences with different salts found each other's blocks.",
         "not-found": "Blocks that are in the cache were not found.",
-        "wrong-block": "The blocks that were found do not hold this beginning.",
+        "wrong-block": "The blocks that were found do not hold this prefix.",
     },
 )
 
 
 class _Filed:
-    """A cache under test, and what the check knows to be in it."""
+    """A cache under test, and the contents that the check expects in it."""
 
     def __init__(self, PrefixCache: Any, block_size: int) -> None:
         self.cache, self.size = PrefixCache(block_size), block_size
-        self.holders: dict[tuple[Any, tuple[int, ...]], list[int]] = {}  # (salt, beginning) -> blocks
+        self.holders: dict[tuple[Any, tuple[int, ...]], list[int]] = {}  # (salt, prefix) -> blocks
         self.story = [f"PrefixCache({block_size})"]
 
     def told(self) -> str:
@@ -57,7 +59,7 @@ class _Filed:
                 blocks.remove(block)
 
     def lookup(self, tokens: list[int], key: str, salt: Any = None) -> list[int]:
-        """Look up and compare; `key` is the misconception if more is found than is there."""
+        """Look up and compare; `key` is the misconception if the answer finds more than is there."""
         more = "" if salt is None else f", {salt!r}"
         call = f"{self.told()}; lookup({show(tokens)}{more})"
         got = as_list(self.cache.lookup(list(tokens), *([salt] if salt is not None else [])))
@@ -81,7 +83,7 @@ def _tokens(rng: Random, n: int) -> list[int]:
     return [rng.randint(100, 999) for _ in range(n)]
 
 
-@PREFIX.part("full blocks, from the beginning, n - 1 tokens at most", points=3)
+@PREFIX.part("full blocks, from the start, n - 1 tokens at most", points=3)
 def _beginning(rng: Random, PrefixCache: Any) -> None:
     for size in (4, rng.randint(2, 8)):
         filed = _Filed(PrefixCache, size)
@@ -112,7 +114,7 @@ def _elsewhere(rng: Random, PrefixCache: Any) -> None:
         filed.lookup([*first, *second, *second, 1], "parent-ignored")
         filed.publish([*third, *second], [11, 4])
         filed.lookup([*third, *second, *fourth, 1], "parent-ignored")
-        # The same digits in another order, and cut at other places.
+        # The same digits in another order, and split at other places.
         ones, other = [1, 11, *[5] * (size - 2)], [11, 1, *[5] * (size - 2)]
         filed.publish(ones, [20])
         filed.lookup([*other, 1], "collision")
@@ -130,7 +132,7 @@ def _recycled(rng: Random, PrefixCache: Any) -> None:
         filed.forget(w)
         filed.forget(z)
         filed.lookup([*a, 1], "stale")
-        filed.publish(b, [z, v])  # the recycled block, under its new contents
+        filed.publish(b, [z, v])  # the recycled block with its new contents
         filed.lookup([*b, 1], "stale")
         filed.lookup([*a, 1], "stale")
         c = _tokens(rng, 3 * size)
@@ -157,7 +159,7 @@ def _twice(rng: Random, PrefixCache: Any) -> None:
         filed.publish(a, ids[2:])
         kept = filed.lookup([*a, 1], "wrong-block")
         for block in ids:
-            if block not in kept:  # this copy is not filed
+            if block not in kept:  # this copy is not published
                 filed.forget(block)
                 filed.lookup([*a, 1], "stale")
         for block in reversed(kept):
@@ -183,16 +185,15 @@ BEAMS = Exercise(
     "4.4",
     answers=("beam_blocks",),
     misconceptions={
-        "logical": "The entries of all tables were counted: a block that several beams share is there once.",
-        "prompt-only": "Only the prompt's full blocks were counted as shared: beams with a common ancestor share what "
-        "it filled, and what a dropped beam held alone is free.",
-        "partial-shared": "A partly filled block of the prompt does not stay shared: each line that writes into it "
+        "logical": "The entries of all tables were counted, but a block that several beams share exists only once.",
+        "prompt-only": "Only the prompt's full blocks were counted as shared. Beams with a common ancestor share "
+        "the blocks it filled, and blocks held only by a dropped beam are free.",
+        "partial-shared": "The prompt's partly filled block does not stay shared: each branch that writes into it "
         "gets its own copy.",
-        "dead-beams": "Blocks of beams that were dropped later are counted: only the ancestors of the living beams "
-        "matter.",
-        "tokens": "Blocks are no sum of tokens: each version of a block takes a whole one, however few tokens it has "
-        "of its own.",
-        "other-number": "This is not the number of blocks.",
+        "dead-beams": "Blocks of dropped beams are counted: only the ancestors of the live beams matter.",
+        "tokens": "You counted tokens instead of blocks: each version of a block takes a whole block, however few "
+        "tokens are its own.",
+        "other-number": "The number of blocks is wrong.",
     },
 )
 
@@ -204,7 +205,7 @@ def _up(tokens: int, size: int) -> int:
 
 
 def right_blocks(prompt: int, parents: list[list[int]], size: int) -> int:
-    """The reference: for each block, in how many versions today's beams have it."""
+    """The reference: for each block, the number of versions that the current beams hold."""
     return sum(versions(prompt, parents, size)) if parents else _up(prompt, size)
 
 
@@ -228,7 +229,7 @@ def _partial_shared(prompt: int, parents: list[list[int]], size: int) -> int:
 
 
 def _dead_beams(prompt: int, parents: list[list[int]], size: int) -> int:
-    """For each block the beams that went on from it, whether they still live or not."""
+    """For each block, the beams that continued from it, whether or not they are still live."""
     total, blocks = prompt + len(parents), 0
     for block in range(_up(total, size)):
         step = (block + 1) * size - prompt  # the step after the block was full

@@ -1,4 +1,4 @@
-"""Checks of chapter 5: merging parts (5.4) and the roofline (5.5); the kernels are in two files beside this one."""
+"""Checks of chapter 5: merging parts (5.4) and the roofline (5.5); the kernels are in `kernels.py` and `decode.py`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from coursekit.checks.chapter_05 import decode, kernels  # noqa: F401  registered with these
+from coursekit.checks.chapter_05 import decode, kernels  # noqa: F401  register their exercises
 from coursekit.checks.framework import Exercise, Wrong, difference
 
 MERGE = Exercise(
     "5.4",
     answers=("merge",),
     misconceptions={
-        "averages": "The two results were averaged as equals: each counts by the sum of exp(score) of its keys.",
-        "ignores-lse": "The parts do not count by exp(lse): an lse is a logarithm, and its exponential is a weight.",
-        "lse-wrong": "The result is right, its lse is not: log(exp(lse_a) + exp(lse_b)) is the logarithm of the sum "
-        "over both parts, which a further merge needs.",
-        "overflow": "exp(lse) overflows: subtract the larger lse from both first, which changes no weight.",
-        "empty": "A part without keys must not count, whatever its result holds: its lse is -inf, -inf minus -inf is "
-        "NaN, and so is 0 times NaN.",
+        "averages": "The two results were averaged with equal weights: weigh each by the sum of exp(score) of its "
+        "keys.",
+        "ignores-lse": "The parts are not weighted by exp(lse): an lse is a logarithm, and its exponential is the "
+        "weight.",
+        "lse-wrong": "The result is right, but its lse is not. Return log(exp(lse_a) + exp(lse_b)), the logarithm "
+        "of the sum over both parts; a further merge needs it.",
+        "overflow": "exp(lse) overflows: subtract the larger lse from both first. The weights stay the same.",
+        "empty": "A part without keys must not contribute, whatever its result holds. Its lse is -inf; -inf minus "
+        "-inf is NaN, and so is 0 times NaN.",
         "no-pair": "merge must return a pair: the result [heads, d] and its lse [heads].",
-        "other-merge": "This is not the attention over both parts.",
+        "other-merge": "The result is not the attention over both parts.",
     },
 )
 
@@ -35,7 +37,7 @@ def _generator(rng: Random) -> np.random.Generator:
 
 
 def _part(draw: np.random.Generator, heads: int, shift: float = 0.0) -> Part:
-    """A result and its lse, with scores around `shift`. Lengths differ, so the parts have different weights."""
+    """Build a result and its lse, with scores around `shift`. Lengths differ, so the parts have different weights."""
     lse = draw.normal(size=heads) + shift + draw.choice([-2.0, 2.0], size=heads)
     return draw.normal(size=(heads, 6)), lse
 
@@ -70,7 +72,7 @@ _WRONG_MERGES: dict[str, list[Callable[[Part, Part], np.ndarray]]] = {
 
 
 def _check_merge(a: Part, b: Part, merge: Any, told: str, suspect: str = "") -> None:
-    """Raises Wrong; with `suspect`, "overflow" or "empty", where that can be the cause and nothing else explains it."""
+    """Raise Wrong; with `suspect`, "overflow" or "empty", where that can be the cause and nothing else explains it."""
     answer = merge(a[0].copy(), a[1].copy(), b[0].copy(), b[1].copy())
     call = f"merge of two parts with {a[1].size} heads ({told})"
     if not isinstance(answer, list | tuple) or len(answer) != 2:
@@ -90,7 +92,7 @@ def _check_merge(a: Part, b: Part, merge: Any, told: str, suspect: str = "") -> 
         head, d = (int(i) for i in np.argwhere(~close)[0])
         lse = f"lse_a = {a[1][head]:.4g}, lse_b = {b[1][head]:.4g}"
         values = f"a has {a[0][head, d]:.4g}, b {b[0][head, d]:.4g}"
-        place = f"{call}, head {head}, number {d}, where {lse}, and {values}"
+        place = f"{call}, head {head}, element {d}, with {lse}; {values}"
         fits = _is_caused_by(suspect, float(got[0][head, d]), a[1][head], b[1][head])
         raise Wrong(
             [*explained, suspect if fits else "other-merge"][0],
@@ -99,7 +101,7 @@ def _check_merge(a: Part, b: Part, merge: Any, told: str, suspect: str = "") -> 
     close = np.isclose(got[1].reshape(-1), expected[1], rtol=1e-6, atol=1e-4)
     if not close.all():
         head = int(np.argwhere(~close)[0][0])
-        place = f"{call}, head {head}, where lse_a = {a[1][head]:.4g} and lse_b = {b[1][head]:.4g}: lse"
+        place = f"{call}, head {head}, with lse_a = {a[1][head]:.4g} and lse_b = {b[1][head]:.4g}: lse"
         value = float(got[1].reshape(-1)[head])
         fits = _is_caused_by(suspect, value, a[1][head], b[1][head])
         raise Wrong(
@@ -108,7 +110,7 @@ def _check_merge(a: Part, b: Part, merge: Any, told: str, suspect: str = "") -> 
 
 
 def _is_caused_by(suspect: str, got: float, lse_a: float, lse_b: float) -> bool:
-    """Whether the suspected mistake can give this number at a head whose parts have these lse."""
+    """Return True if the suspected mistake can give this value at a head whose parts have these lse values."""
     if suspect == "empty":
         return bool(np.isneginf([lse_a, lse_b]).any())
     return suspect == "overflow" and (not np.isfinite(got) or got == 0)
@@ -143,26 +145,27 @@ def _empty(rng: Random, merge: Any) -> None:
     for filler in (0.0, np.nan):
         a, b = _part(draw, 4), _part(draw, 4)
         for out, lse in (a, b):
-            out[[0], :], lse[0] = filler, -np.inf  # both are empty
+            out[[0], :], lse[0] = filler, -np.inf  # both parts are empty
         a[0][1, :], a[1][1] = filler, -np.inf
         b[0][2, :], b[1][2] = filler, -np.inf
-        _check_merge(a, b, merge, f"some heads of them empty, with {filler:g} as result", "empty")
+        _check_merge(a, b, merge, f"some heads empty, with {filler:g} as their result", "empty")
 
 
 ROOF = Exercise(
     "5.5",
     answers=("decode_bytes", "roofline"),
     misconceptions={
-        "query-heads": "The bytes were counted for every query head: those that share a KV head share what is read.",
-        "one-of-two": "Half is missing: keys *and* values are read.",
-        "bits": "This is in bits, or in numbers: a number has number_bytes bytes.",
-        "one-sequence": "Every sequence reads its own keys and values: the lengths add up.",
-        "other-bytes": "This is not what must be read.",
-        "higher-roof": "A kernel meets the *lower* of the two limits: take the minimum.",
-        "peak-only": "The bytes limit, too: few operations on many bytes never reach the peak.",
-        "memory-only": "The arithmetic limits, too: with many operations for each byte the peak is reached.",
-        "inverted": "The intensity is operations per byte, flops / num_bytes, and not its inverse.",
-        "other-roof": "This is not the limit.",
+        "query-heads": "You counted bytes for every query head, but query heads that share a KV head read the same "
+        "bytes.",
+        "one-of-two": "Half of the bytes are missing: keys *and* values are read.",
+        "bits": "This is in bits, or in elements: an element has number_bytes bytes.",
+        "one-sequence": "Every sequence reads its own keys and values: add the lengths up.",
+        "other-bytes": "The number of bytes read is wrong.",
+        "higher-roof": "The *lower* of the two limits counts: take the minimum.",
+        "peak-only": "Memory bandwidth is a limit, too: a few operations on many bytes never reach the peak.",
+        "memory-only": "The peak is a limit, too: with many operations per byte, arithmetic is the bottleneck.",
+        "inverted": "Arithmetic intensity is operations per byte, flops / num_bytes, and not its inverse.",
+        "other-roof": "The attainable performance is wrong.",
     },
 )
 
@@ -236,7 +239,7 @@ def _roof(rng: Random, decode_bytes: Any, roofline: Any) -> None:
 
 
 def _told_apart(roofline: Any, explained: list[str]) -> list[str]:
-    """Below and above the ridge together, no two of the rules agree."""
+    """Inputs below and above the ridge, on which no two of the rules agree."""
     low, high = (roofline(flops, 1.0, 100.0, 10.0) for flops in (1.0, 1000.0))
     kind = {(100.0, 10000.0): "higher-roof", (100.0, 100.0): "peak-only", (10.0, 10000.0): "memory-only"}
     found = kind.get((low, high))

@@ -1,4 +1,4 @@
-"""Checks of chapter 5, the whole decode kernel (5.3)."""
+"""Check of chapter 5 for the whole decode kernel (5.3)."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ DECODE = Exercise(
     "5.3",
     answers=("launch", "decode"),
     misconceptions={
-        "head-modulo": "Query head h read another KV head: heads that share one stand side by side, so it is "
-        "h // (HEADS // KV_HEADS), and neither h % KV_HEADS nor h // KV_HEADS.",
+        "head-modulo": "Query head h read the wrong KV head. Heads that share one are consecutive, so KV head is h "
+        "// (HEADS // KV_HEADS), neither h % KV_HEADS nor h // KV_HEADS.",
         "no-scale": "The scores were not multiplied by scale.",
-        "no-mask": "Slots beyond the sequence's length were attended to.",
-        "last-block": "The last, partly filled block is missing: the number of blocks must be rounded up.",
-        "no-rescale": "What was summed before the maximum rose is too large: total and acc must be multiplied by "
-        "exp(old maximum - new maximum).",
-        "divides-early": "The accumulator is divided in every block: divide once, after the last.",
-        "nan-leaks": "A NaN of an unused slot came through: 0 times NaN is NaN, so V must be loaded with the mask.",
+        "no-mask": "Slots beyond the sequence's length are included in the attention: mask them.",
+        "last-block": "The last, partly filled block is missing: round the number of blocks up.",
+        "no-rescale": "When the maximum rises, the earlier sums are too large: multiply total and acc by exp(old "
+        "maximum - new maximum).",
+        "divides-early": "The accumulator is divided in every block: divide once, after the last block.",
+        "nan-leaks": "A NaN from an unused slot reached the result. 0 times NaN is NaN, so load V with the mask.",
         "overflow": "Large scores overflow: subtract the running maximum before exp.",
-        "32-bit-offset": "An offset beyond 31 bits wrapped around: convert the block's id with .to(tl.int64) before "
-        "it is multiplied.",
+        "32-bit-offset": "An offset beyond 31 bits wrapped around: convert the block id with .to(tl.int64) before "
+        "you multiply it.",
         "out-of-bounds": OUT_OF_BOUNDS
-        + " What pads a tile, in slots and in numbers, is masked in every load and store.",
-        "other-attention": "This is not the attention of the query to its sequence.",
+        + " Mask a tile's padding, in slots and in elements, in every load and store.",
+        "other-attention": "The result is not the attention of the query over its sequence.",
     },
     slowness=SLOW,
 )
-HUGE = 20_000_000  # the first block of a cache of which only a part is there
+HUGE = 20_000_000  # the first block of a cache of which only a part exists
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Arguments of one launch. Shapes as in the task."""
+    """Arguments of one launch. Shapes as in the exercise."""
 
     q: np.ndarray
     k: np.ndarray
@@ -56,7 +56,7 @@ class _Batch:
                 "HEAD_DIM": dim, "BLOCK_SIZE": block_size, **padded}  # fmt: skip
 
     def told(self, seq: int) -> str:
-        """One sequence of it, in words."""
+        """Describe one sequence."""
         used = -(-int(self.lens[seq]) // self.k.shape[1])
         table = self.tables[seq, :used].tolist()
         return f"{self.lens[seq]} tokens in blocks of {self.k.shape[1]}, table {table}"
@@ -67,15 +67,15 @@ def _batch(
     lengths: list[int],
     block_size: int,
     *,
-    heads: int = 6,  # a group of 2 and 3 KV heads: to divide by one is not to divide by the other
+    heads: int = 6,  # group size 2, but 3 KV heads: dividing by the wrong one gives a different result
     kv_heads: int = 3,
     dim: int = 12,
     spare: int = 1,
 ) -> _Batch:
-    """Sequences over a shuffled pool. The `spare` table entries that nobody uses are no block's.
+    """Sequences over a shuffled pool. The `spare` unused table entries do not name an existing block.
 
-    The longest sequence begins in the pool's last block, which it fills: a tile that is too wide, or a block that is
-    too long, reads beyond the cache, and not only by chance.
+    The longest sequence begins in the pool's last block and fills it, so a tile that is too wide or a block that is too
+    long always reads beyond the cache.
     """
     draw = np.random.default_rng(rng.getrandbits(32))
     blocks = [-(-n // block_size) for n in lengths]
@@ -93,7 +93,7 @@ def _batch(
 
 
 def _needles(q: np.ndarray, k: np.ndarray, tables: np.ndarray, lengths: list[int]) -> None:
-    """Make each sequence's last key like its first head's query: the maximum rises in the last block."""
+    """Make each sequence's last key like its first head's query, so that the maximum rises in the last block."""
     group = q.shape[1] // k.shape[2]
     for seq, n in enumerate(lengths):
         block, slot = divmod(n - 1, k.shape[1])
@@ -101,7 +101,7 @@ def _needles(q: np.ndarray, k: np.ndarray, tables: np.ndarray, lengths: list[int
 
 
 def _attend(batch: _Batch, mistake: str = "", variant: int = 0) -> np.ndarray:
-    """The right result in float64, or what a mistake would give."""
+    """The right result in float64, or the result of a mistake."""
     out = np.zeros(batch.q.shape)
     size, (num_heads, dim) = batch.k.shape[1], batch.q.shape[1:]
     group = num_heads // batch.k.shape[2]
@@ -119,7 +119,7 @@ def _attend(batch: _Batch, mistake: str = "", variant: int = 0) -> np.ndarray:
                 n = size if mistake == "no-mask" and variant == 0 else min(size, length - logical * size)
                 k, v = batch.k[block, :n, kv_head].astype(float), batch.v[block, :n, kv_head].astype(float)
                 scores = scale * (k @ batch.q[seq, head].astype(float))
-                if mistake == "no-mask" and variant == 1:  # scored 0, and zeros for values
+                if mistake == "no-mask" and variant == 1:  # score 0, and zeros as values
                     scores, v = np.pad(scores, (0, size - n)), np.pad(v, ((0, size - n), (0, 0)))
                 new_top = max(top, float(scores.max()))
                 weights, rescale = np.exp(scores - new_top), np.exp(top - new_top)
@@ -145,7 +145,7 @@ _VARIANTS = {
 
 
 def _check(launch: Any, kernel: Any, batch: _Batch, otherwise: str = "other-attention") -> None:
-    """Compares with the right result; names `otherwise` where something infinite or NaN came of special inputs."""
+    """Compare with the right result; name `otherwise` where special inputs led to infinity or NaN."""
     out = np.full(batch.q.shape, np.nan, np.float32)
     args = (batch.q, batch.k, batch.v, batch.tables, batch.lens, batch.scale)
     got = run(launch, kernel, batch.q.shape[:2], out, *args, **batch.sizes)
@@ -163,12 +163,12 @@ def _check(launch: Any, kernel: Any, batch: _Batch, otherwise: str = "other-atte
     ]
     raise Wrong(
         [*explained, "other-attention"][0],
-        f"sequence {seq} ({batch.told(seq)}), head {head}, number {d}: expected {expected[seq, head, d]:.4f}, "
+        f"sequence {seq} ({batch.told(seq)}), head {head}, element {d}: expected {expected[seq, head, d]:.4f}, "
         f"got {got[seq, head, d]:.4f}.",
     )
 
 
-@DECODE.part("one block a sequence", points=3)
+@DECODE.part("one block per sequence", points=3)
 def _one_block(rng: Random, launch: Any, decode: Any) -> None:
     _check(launch, decode, _batch(rng, [3, 8], block_size=8))
 
@@ -176,7 +176,7 @@ def _one_block(rng: Random, launch: Any, decode: Any) -> None:
 @DECODE.part("many blocks", points=4)
 def _many_blocks(rng: Random, launch: Any, decode: Any) -> None:
     _check(launch, decode, _batch(rng, [7, 18], block_size=5))
-    # The last block is full, and so is the table: an entry more is not there.
+    # The last block is full, and so is the table: an extra entry would be out of bounds.
     full = _batch(rng, [rng.choice([12, 16])], block_size=4, heads=3, kv_heads=1, dim=16, spare=0)
     _check(launch, decode, full)
     _check(launch, decode, _batch(rng, [rng.randint(9, 15)], block_size=4, heads=3, kv_heads=1, dim=16))
@@ -194,7 +194,7 @@ def _hostile(rng: Random, launch: Any, decode: Any) -> None:
     _check(launch, decode, replace(batch, q=np.float32(100) * batch.q), "overflow")
 
 
-@DECODE.part("a cache beyond 2³¹ numbers", points=2)
+@DECODE.part("a cache of more than 2³¹ elements", points=2)
 def _huge(rng: Random, launch: Any, decode: Any) -> None:
     batch = _batch(rng, [7, 3], block_size=5)
     _check(launch, decode, batch)
@@ -203,12 +203,12 @@ def _huge(rng: Random, launch: Any, decode: Any) -> None:
     )
     before = HUGE * batch.k[0].size
     try:
-        # Of the large cache only the part from block HUGE on is there; the expected result is the near one's.
+        # Of the large cache only the part from block HUGE on exists; the expected result is that of the small one.
         out = np.full(batch.q.shape, np.nan, np.float32)
         args = (far.q, far.k, far.v, far.tables, far.lens, far.scale)
         got = run(launch, decode, batch.q.shape[:2], out, *args, before={2: before, 3: before}, **batch.sizes)
     except Wrong as wrong:
-        told = f"Blocks from {HUGE:,} on, of {batch.k[0].size} numbers each"
+        told = f"Blocks from {HUGE:,} on, of {batch.k[0].size} elements each"
         raise Wrong("32-bit-offset", f"{told}: {wrong.detail}") from None
     if not np.allclose(got, _attend(batch), rtol=1e-3, atol=1e-4):
         raise Wrong(

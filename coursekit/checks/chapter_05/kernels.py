@@ -11,20 +11,20 @@ import numpy as np
 from coursekit.checks.answers import AnswerRaised
 from coursekit.checks.framework import Exercise, Wrong
 
-OUT_OF_BOUNDS = (
-    "An address lies outside of the array: compare each stride with the shape, the last axis first."
-)
-SLOW = 3.0  # Triton's interpreter takes its time
+OUT_OF_BOUNDS = "An address is outside of the array: compare each stride with the shape, the last axis first."
+SLOW = 3.0  # Triton's interpreter is slow
 
 LOAD = Exercise(
     "5.1",
     answers=("launch", "load_block"),
     misconceptions={
-        "logical-for-physical": "The logical block was read as if it were the physical one: look it up in the table.",
-        "block-as-token": "The block's id was used as a token's: a block has BLOCK_SIZE tokens, so block b begins at "
-        "token b * BLOCK_SIZE.",
-        "wrong-stride": "A stride of the wrong axis: a stride is the product of all dimensions to its axis's right.",
-        "kv-head-lost": "Always KV head 0 was read: kv_head has a stride, too.",
+        "logical-for-physical": "The logical block number was used as the physical one: look the physical block up "
+        "in the table.",
+        "block-as-token": "The block id was used as a token index: a block has BLOCK_SIZE tokens, so block b begins "
+        "at token b * BLOCK_SIZE.",
+        "wrong-stride": "A stride belongs to the wrong axis: a stride is the product of all dimensions to the right "
+        "of its axis.",
+        "kv-head-lost": "KV head 0 was read every time: kv_head has a stride, too.",
         "out-of-bounds": OUT_OF_BOUNDS,
         "other-numbers": "These are not the block's keys.",
     },
@@ -35,7 +35,7 @@ LOAD = Exercise(
 def run(
     launch: Any, kernel: Any, grid: tuple[int, ...], out: np.ndarray, *args: Any, **constants: Any
 ) -> np.ndarray:
-    """The kernel's result, written into a copy of `out`. An address outside becomes the misconception of this name."""
+    """Run the kernel on a copy of `out`. An out-of-bounds address is reported as the misconception of this name."""
     result = out.copy()
     try:
         launch(kernel, grid, result, *args, **constants)
@@ -47,7 +47,7 @@ def run(
     return result
 
 
-# What each misconception would read: the offset of (block, slot, kv_head, d), given the sizes.
+# The element that each misconception reads: the offset of (block, slot, kv_head, d), given the sizes.
 Offset = Callable[..., Any]
 _WRONG_OFFSETS: dict[str, list[Offset]] = {
     "block-as-token": [lambda b, s, h, d, B, H, D: ((b + s) * H + h) * D + d],
@@ -69,7 +69,7 @@ def _right_offset(b: Any, s: Any, h: Any, d: Any, B: int, H: int, D: int) -> Any
 def _check_load(launch: Any, kernel: Any, table: list[int], head: int, B: int, H: int, D: int) -> None:
     cache = np.arange(
         max(table) * B * H * D + 4 * B * H * D, dtype=np.float32
-    )  # every number is its own offset
+    )  # every element equals its own offset
     tables = np.array(table, np.int32)
     out = np.full((len(table), B, D), -1, np.float32)
     sizes = {"KV_HEADS": H, "HEAD_DIM": D, "BLOCK_SIZE": B}
@@ -88,19 +88,19 @@ def _check_load(launch: Any, kernel: Any, table: list[int], head: int, B: int, H
     explained = [key for key, values in wrong.items() if any(np.array_equal(got, value) for value in values)]
     block, slot, d = (int(i) for i in np.argwhere(got != expected)[0])
     found = got[block, slot, d]
-    told = "nothing was written" if found == -1 else f"the number at offset {found:,.0f}"
+    told = "nothing was written" if found == -1 else f"the element at offset {found:,.0f}"
     raise Wrong(
         [*explained, "other-numbers"][0],
         f"table {table}, KV head {head} of {H}, cache [{len(cache) // (B * H * D)}, {B}, {H}, {D}]: "
-        f"logical block {block}, slot {slot}, number {d}: "
-        f"expected the number at offset {expected[block, slot, d]:,}, got: {told}.",
+        f"logical block {block}, slot {slot}, element {d}: "
+        f"expected the element at offset {expected[block, slot, d]:,}, got: {told}.",
     )
 
 
 @LOAD.part("one KV head", points=2)
 def _one_head(rng: Random, launch: Any, load_block: Any) -> None:
     _check_load(launch, load_block, [6, 1, 4], 0, B=4, H=1, D=16)
-    table = rng.sample(range(3, 12), 3)  # never in its own place
+    table = rng.sample(range(3, 12), 3)  # no block is at its own index
     _check_load(launch, load_block, table, 0, B=8, H=1, D=rng.choice([16, 32]))
 
 
@@ -117,14 +117,14 @@ MASK = Exercise(
     "5.2",
     answers=("launch", "attend_block"),
     misconceptions={
-        "scored-0": "Slots that do not exist were given the score 0, which is a score like any other: it must be -inf.",
-        "no-mask": "Slots beyond the length were attended to: they hold what another sequence left there.",
+        "scored-0": "Nonexistent slots got the score 0, which is a score like any other: set them to -inf.",
+        "no-mask": "Slots beyond the length are included in the attention: they hold another sequence's old data.",
         "length": "The length is off by one: slots 0 to lens - 1 exist.",
         "no-scale": "The scores were not multiplied by scale.",
-        "nan-leaks": "The NaN of an unused slot came through. A weight of 0 does not help: 0 times NaN is NaN. V must "
-        "be loaded with the mask itself, and so must K, unless tl.where replaces its scores.",
+        "nan-leaks": "A NaN from an unused slot reached the result. A weight of 0 does not help, because 0 times "
+        "NaN is NaN. Load V with the mask, and K too unless tl.where replaces its scores.",
         "out-of-bounds": OUT_OF_BOUNDS,
-        "other-result": "This is not the attention to the filled slots.",
+        "other-result": "The result is not the attention over the filled slots.",
     },
     slowness=SLOW,
 )
@@ -133,7 +133,7 @@ MASK = Exercise(
 def _attend(
     q: Any, k: Any, v: Any, length: int, scale: float, score_of_rest: float | None = None
 ) -> np.ndarray:
-    """One query over a block; the rest of the block left out, or scored with one number."""
+    """One query over a block; the unused slots are left out, or get one fixed score."""
     scores = scale * (k.astype(float) @ q)
     if score_of_rest is None:
         scores, v = scores[:length], v[:length]
@@ -147,7 +147,7 @@ def _zeroed(v: np.ndarray, length: int) -> np.ndarray:
     return np.where(np.arange(len(v))[:, None] < length, v, 0)
 
 
-# What each misconception would answer, one sequence at a time.
+# The answer of each misconception, one sequence at a time.
 Rule = Callable[[Any, Any, Any, int, float], np.ndarray]
 _WRONG_MASKS: dict[str, list[Rule]] = {
     "scored-0": [
@@ -193,12 +193,12 @@ def _check_mask(launch: Any, kernel: Any, rng: Random, lengths: list[int], B: in
     ]
     raise Wrong(
         [*explained, "other-result"][0],
-        f"sequence {seq} of {len(lengths)}, {lengths[seq]} of {B} slots filled, number {d}: "
+        f"sequence {seq} of {len(lengths)}, {lengths[seq]} of {B} slots filled, element {d}: "
         f"expected {expected[seq, d]:.4f}, got {got[seq, d]:.4f}.",
     )
 
 
-@MASK.part("unused slots hold old numbers", points=3)
+@MASK.part("unused slots hold old values", points=3)
 def _old_numbers(rng: Random, launch: Any, attend_block: Any) -> None:
     _check_mask(launch, attend_block, rng, [3, 8, 1, 5], B=8, D=16, nan=False)
 

@@ -1,31 +1,33 @@
-"""Checks of chapter 6: one step (6.1) and break-even (6.4); `memory` has preemption and swapping."""
+"""Checks of chapter 6: one step (6.1) and break-even (6.4); `memory.py` has preemption and swapping."""
 
 from __future__ import annotations
 
 from random import Random
 from typing import Any
 
-from coursekit.checks.chapter_06 import memory  # noqa: F401  registered with these
+from coursekit.checks.chapter_06 import memory  # noqa: F401  registers its exercises
 from coursekit.checks.framework import Exercise, Wrong, as_list, is_whole
 
 STEP = Exercise(
     "6.1",
     answers=("schedule",),
     misconceptions={
-        "no-batch": "The batch must be a list of pairs (id, number of tokens).",
-        "past-budget": "More tokens than the budget allows are in the batch.",
-        "decode-waits": "A decode is missing or comes after a prefill: whoever decodes must not wait for a prompt.",
-        "not-chunked": "A prompt longer than what is left of the budget is computed in part, not left out.",
-        "overtaken": "A younger request starts although an older one waits: the head of the queue starves.",
-        "too-many-seqs": "More than max_seqs requests run.",
-        "prefill-left-out": "A prefill under way is missing: it gets what the decodes and the older ones leave of the "
-        "budget.",
-        "part-admitted": "A request started with room for a part of its tokens only: the blocks of *all* its tokens "
-        "must be free, also if fewer are computed in this step.",
-        "no-growth": "A request was admitted without a free block to grow into.",
-        "blocks-forgotten": "Blocks were given twice: what a decode and those admitted before take is no longer free.",
+        "no-batch": "The batch must be a list of pairs (request id, number of tokens).",
+        "past-budget": "The batch has more tokens than the budget allows.",
+        "decode-waits": "A decode is missing or comes after a prefill: decodes must not wait for a prompt.",
+        "not-chunked": "A prompt longer than the remaining budget was left out: compute a part of it.",
+        "overtaken": "A younger request was started while an older one waits: the request at the head of the queue "
+        "starves.",
+        "too-many-seqs": "More than max_seqs requests are running.",
+        "prefill-left-out": "A prefill in progress is missing: it gets what the decodes and the older prefills "
+        "leave of the budget.",
+        "part-admitted": "A request was admitted with room for only a part of its tokens: the blocks of *all* its "
+        "tokens must be free, even if this step computes fewer.",
+        "no-growth": "A request was admitted without a free block for growth.",
+        "blocks-forgotten": "The same blocks were used twice: blocks taken by a decode or by earlier admissions are "
+        "not free.",
         "left-waiting": "A request that may start was left waiting: the blocks of its tokens and one more are enough.",
-        "other-batch": "This is not the batch of the step.",
+        "other-batch": "The batch of this step is wrong.",
     },
 )
 _Request = dict[str, Any]
@@ -38,7 +40,7 @@ def _blocks(tokens: int, block_size: int) -> int:
 
 
 def _request(name: str, tokens: int, computed: int, block_size: int) -> _Request:
-    """One that runs; a decode's blocks have room for what is computed, a prefill's for all tokens."""
+    """A running request. A decode's blocks have room for its computed tokens, a prefill's for all of its tokens."""
     placed = computed if tokens - computed == 1 else tokens
     return {"id": name, "tokens": tokens, "computed": computed, "blocks": _blocks(placed, block_size)}
 
@@ -78,7 +80,7 @@ def _schedule(case: _Case) -> _Batch:
 
 
 def _pairs(value: Any) -> _Batch | None:
-    """The answer's batch; None if it is none."""
+    """The answer's batch as a list of pairs, or None if it is not one."""
     pairs = [as_list(pair) for pair in as_list(value)]
     if not all(len(pair) == 2 and isinstance(pair[0], str) and is_whole(pair[1]) for pair in pairs):
         return None
@@ -86,7 +88,7 @@ def _pairs(value: Any) -> _Batch | None:
 
 
 def _explain(case: _Case, right: _Batch, got: _Batch) -> str:
-    """The misconception that fits the difference; the gravest first."""
+    """Return the misconception that matches the difference, the most serious first."""
     running, waiting, num_free, budget, size, max_seqs = case
     names = [name for name, _ in got]
     decodes = {request["id"] for request in _decodes(case)}
@@ -110,7 +112,7 @@ def _explain(case: _Case, right: _Batch, got: _Batch) -> str:
             return "not-chunked"
         return "prefill-left-out" if alone in running else "left-waiting"
     if extra := [request for request in started if request["id"] not in dict(right)]:
-        # It would fit if nobody else took a block in this step.
+        # It would fit if no other request took a block in this step.
         if _blocks(extra[0]["tokens"], size) + 1 <= num_free:
             return "blocks-forgotten"
         computed = dict(got)[extra[0]["id"]]
@@ -139,17 +141,17 @@ def _copy(case: _Case) -> tuple[Any, ...]:
 
 
 def _told(requests: list[_Request]) -> str:
-    """Requests in few words: `A 7 of 8 (2 blocks)` has computed 7 of its 8 tokens and holds 2 blocks."""
+    """Describe requests briefly: `A 7 of 8 (2 blocks)` has computed 7 of its 8 tokens and holds 2 blocks."""
     words = [f"{r['id']} {r['computed']} of {r['tokens']} ({r['blocks']} blocks)" for r in requests]
-    return ", ".join(words) or "nobody"
+    return ", ".join(words) or "none"
 
 
 def _names(rng: Random) -> list[str]:
-    """Names that do not sort by age."""
+    """Request ids whose sort order is not their order of arrival."""
     return rng.sample("ABCDEFGHIJKLMNOPQRSTUVWXYZ", 26)
 
 
-@STEP.part("decodes first, then prefills under way", points=3)
+@STEP.part("decodes first, then prefills in progress", points=3)
 def _running_only(rng: Random, schedule: Any) -> None:
     a, b, c, *_ = _names(rng)
     cases: list[_Case] = [
@@ -177,14 +179,14 @@ def _admission(rng: Random, schedule: Any) -> None:
     a, b, c, *_ = _names(rng)
     full, roomy = _request(a, 9, 8, 4), _request(b, 8, 7, 4)
     cases: list[_Case] = [
-        ([roomy], [_waiting(c, 8)], 3, 100, 4, 8),  # two blocks and one more: exactly
-        ([roomy], [_waiting(c, 8)], 2, 100, 4, 8),  # no block to grow into
-        ([roomy], [_waiting(c, 9)], 3, 100, 4, 8),  # rounded up, it is one more
+        ([roomy], [_waiting(c, 8)], 3, 100, 4, 8),  # two blocks and one for growth: exactly enough
+        ([roomy], [_waiting(c, 8)], 2, 100, 4, 8),  # no block for growth
+        ([roomy], [_waiting(c, 9)], 3, 100, 4, 8),  # rounded up, one block more
         ([full], [_waiting(c, 8)], 3, 100, 4, 8),  # the decode takes the third block
         ([full], [_waiting(c, 8)], 4, 100, 4, 8),
-        ([full], [_waiting(c, 30)], 20, 11, 4, 8),  # in part
+        ([full], [_waiting(c, 30)], 20, 11, 4, 8),  # a part of the prompt
         ([roomy], [_waiting(c, 30)], 4, 11, 4, 8),  # room for that part alone
-        ([_request(a, 9, 8, 4), _request(b, 30, 8, 4)], [_waiting(c, 4)], 20, 23, 4, 8),  # nothing left
+        ([_request(a, 9, 8, 4), _request(b, 30, 8, 4)], [_waiting(c, 4)], 20, 23, 4, 8),  # no budget left
         ([], [_waiting(c, 12)], 4, 12, 4, 1),
     ]
     for _ in range(15):
@@ -198,14 +200,28 @@ def _admission(rng: Random, schedule: Any) -> None:
     _check_step(cases, schedule)
 
 
-@STEP.part("several wait, and nobody overtakes", points=4)
+@STEP.part("several requests wait, and none overtakes", points=4)
 def _queue(rng: Random, schedule: Any) -> None:
     a, b, c, d, *_ = _names(rng)
     one = _request(a, 8, 7, 4)
     cases: list[_Case] = [
         ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 20, 100, 4, 8),
-        ([one], [_waiting(b, 4), _waiting(c, 40), _waiting(d, 4)], 6, 20, 4, 8),  # the large one holds up
-        ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 5, 100, 4, 8),  # 2 and 2, one to grow into
+        (
+            [one],
+            [_waiting(b, 4), _waiting(c, 40), _waiting(d, 4)],
+            6,
+            20,
+            4,
+            8,
+        ),  # the large one blocks the queue
+        (
+            [one],
+            [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)],
+            5,
+            100,
+            4,
+            8,
+        ),  # 2 and 2, and one for growth
         ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 6, 100, 4, 8),
         ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 20, 100, 4, 3),  # three sequences
         ([one], [_waiting(b, 8), _waiting(c, 8), _waiting(d, 8)], 20, 9, 4, 8),  # the budget ends with one
@@ -224,19 +240,20 @@ COST = Exercise(
     "6.4",
     answers=("swap_seconds", "recompute_seconds", "break_even_gbit"),
     misconceptions={
-        "one-way": "The blocks go out *and* come back: both directions count.",
-        "bits": "Bits and bytes are mixed: a byte has 8 bits, and the link is given in Gbit/s.",
+        "one-way": "The blocks go out *and* come back: count both directions.",
+        "bits": "Bits and bytes are mixed up: a byte has 8 bits, and the link is given in Gbit/s.",
         "part-of-a-block": "Whole blocks are copied: round the tokens up to blocks.",
-        "binary-giga": "Gbit/s are 10⁹ bits a second, Tflop/s 10¹² operations: powers of ten, not of two.",
-        "one-operation": "A parameter costs two operations a token: a multiplication and an addition.",
-        "other-cost": "This is not the cost.",
+        "binary-giga": "Gbit/s are 10⁹ bits per second, and Tflop/s are 10¹² operations per second: use powers of "
+        "ten, not of two.",
+        "one-operation": "Each parameter costs two operations per token: a multiplication and an addition.",
+        "other-cost": "The cost is wrong.",
     },
 )
 _Explained = list[tuple[str, float]]
 
 
 def _compare(call: str, expected: float, got: Any, explained: _Explained) -> None:
-    """Names the misconception whose value the answer gives, if it is not the expected one."""
+    """Name the misconception whose value the answer gives, if it is not the expected one."""
     if _close(got, expected):
         return
     key = next((key for key, value in explained if _close(got, value)), "other-cost")

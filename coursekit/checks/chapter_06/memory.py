@@ -1,4 +1,4 @@
-"""Checks of chapter 6, where blocks change hands: preemption (6.2) and swapping (6.3)."""
+"""Checks of chapter 6 for blocks that change owners: preemption (6.2) and swapping (6.3)."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ SERVER = Exercise(
     "6.2",
     answers=("Server",),
     misconceptions={
-        "loses-tokens": "A preempted request lost tokens that it had already generated: its user has read them.",
-        "lost-request": "A request is neither running nor waiting: it would never end.",
-        "livelock": "A request was preempted for a younger one: two that do this to each other never end. The latest "
-        "gives way, also when it needs the block itself.",
-        "wrong-victim": "It is the latest running request that gives way.",
+        "loses-tokens": "A preempted request lost generated tokens, but they were already sent to its user.",
+        "lost-request": "A request is neither running nor waiting: it would never finish.",
+        "livelock": "A request was preempted for a younger one: two requests can preempt each other forever. "
+        "Preempt the latest running request, even if it is the one that needs the block.",
+        "wrong-victim": "The wrong request was preempted: preempt the latest running request.",
         "too-many": "More requests were preempted than necessary: stop as soon as a block is free.",
-        "leak": "Blocks were lost, or given twice: free blocks and held ones must add up to the pool.",
-        "back-of-queue": "The order of `waiting` is not that of the requests' age: a preempted one is older than those "
-        "who have not started yet.",
-        "prompt-only": "A request that comes back needs the blocks of all its tokens, the generated ones included.",
-        "half-admitted": "A request was admitted although the blocks of all its tokens were not free.",
-        "left-waiting": "The blocks of all tokens of the oldest waiting request are free, and it was not admitted.",
-        "no-room": "A running request has not as many blocks as its tokens need.",
-        "other-state": "This is not how the server must look after the step.",
+        "leak": "Blocks were lost or handed out twice: free and held blocks must add up to the pool.",
+        "back-of-queue": "`waiting` is not in order of age: a preempted request is older than the requests that "
+        "have not started yet.",
+        "prompt-only": "A resumed request needs blocks for all its tokens, including the generated ones.",
+        "half-admitted": "A request was admitted although there were not enough free blocks for all its tokens.",
+        "left-waiting": "The oldest waiting request was not admitted although there are free blocks for all its "
+        "tokens.",
+        "no-room": "A running request has fewer blocks than its tokens need.",
+        "other-state": "The server's state after the step is wrong.",
     },
 )
 
 
 class _Expected:
-    """The right server, with the same names as the answer's; notes for whom the first victim of a step made room."""
+    """The reference server, with the answer's names. It records which request each first victim made room for."""
 
     def __init__(self, num_blocks: int, block_size: int, jobs: list[tuple[str, list[int], int]]) -> None:
         self.num_blocks = self.num_free = num_blocks
@@ -89,7 +90,7 @@ class _Expected:
 
 
 class _Got:
-    """What the answer's server looks like, as plain data."""
+    """The state of the answer's server, as plain data."""
 
     def __init__(self, server: Any) -> None:
         self.tokens: dict[str, list[int]] = {}
@@ -110,7 +111,7 @@ class _Got:
 
 
 def _run(Server: Any, num_blocks: int, size: int, jobs: list[tuple[str, list[int], int]], steps: int) -> None:
-    """Drive both servers; the first step after which they differ is told."""
+    """Run both servers and report the first step after which they differ."""
     server, expected = Server(num_blocks, size), _Expected(num_blocks, size, jobs)
     for name, prompt, new in jobs:
         server.add(name, list(prompt), new)
@@ -124,7 +125,7 @@ def _run(Server: Any, num_blocks: int, size: int, jobs: list[tuple[str, list[int
         server.step()
         got = _Got(server)
         if key := _explain(expected, got, before, lengths):
-            lost = expected.preempted or "nobody"
+            lost = expected.preempted or "none"
             right = f"running {expected.running}, waiting {expected.waiting}, preempted {lost}"
             raise Wrong(
                 key,
@@ -134,7 +135,7 @@ def _run(Server: Any, num_blocks: int, size: int, jobs: list[tuple[str, list[int
 
 
 def _explain(expected: _Expected, got: _Got, before: list[str], lengths: dict[str, int]) -> str:
-    """The misconception that fits the first difference; "" if there is none."""
+    """Return the misconception that matches the first difference, or "" if there is none."""
     alive = {*expected.running, *expected.waiting}
     known = {*got.running, *got.waiting}
     if any(len(got.tokens[name]) < lengths.get(name, 0) for name in known):
@@ -180,20 +181,20 @@ def _prompt(rng: Random, length: int) -> list[int]:
 
 
 def _names(rng: Random) -> list[str]:
-    """Names that do not sort by age."""
+    """Request ids whose sort order is not their order of arrival."""
     return rng.sample("ABCDEFGHIJKLMNOPQRSTUVWXYZ", 12)
 
 
-@SERVER.part("who gives way", points=4)
+@SERVER.part("which request is preempted", points=4)
 def _who(rng: Random, Server: Any) -> None:
     a, b, c, *_ = _names(rng)
-    # In step 6 the oldest needs a block; in the second case the youngest does, in step 2.
+    # In step 6 the oldest request needs a block; in the second case the youngest does, in step 2.
     _run(Server, 6, 4, [(name, _prompt(rng, 4), 12) for name in (a, b, c)], steps=6)
     jobs = [(a, _prompt(rng, 6), 8), (b, _prompt(rng, 6), 8), (c, _prompt(rng, 4), 8)]
     _run(Server, 5, 4, jobs, steps=2)
 
 
-@SERVER.part("what it keeps, and how it comes back", points=3)
+@SERVER.part("what a preempted request keeps, and how it resumes", points=3)
 def _back(rng: Random, Server: Any) -> None:
     a, b, c, d, *_ = _names(rng)
     _run(Server, 6, 4, [(name, _prompt(rng, 4), 12) for name in (a, b, c)], steps=40)
@@ -206,7 +207,7 @@ def _back(rng: Random, Server: Any) -> None:
     _run(Server, 5, 4, jobs, steps=40)
 
 
-@SERVER.part("everybody is served", points=3)
+@SERVER.part("every request finishes", points=3)
 def _everybody(rng: Random, Server: Any) -> None:
     for _ in range(6):
         size, names = rng.choice([1, 3, 4]), _names(rng)
@@ -222,23 +223,25 @@ SWAP = Exercise(
     "6.3",
     answers=("swap_out", "swap_in", "Memory"),
     misconceptions={
-        "bad-ids": "The blocks that are returned must be taken from the free ones of the memory that they are in.",
-        "no-op": "Nothing arrived: with a list as index, data[:, blocks] is a new array, and what is copied *into* it "
-        "is lost. Assign to it instead, on the side that the blocks go to.",
-        "freed-first": "The blocks were freed before they were copied: their next owner had written into them already.",
+        "bad-ids": "The returned blocks must come from the free blocks of the memory that they are in.",
+        "no-op": "Nothing was copied. With a list as index, data[:, blocks] is a new array, and data copied *into* "
+        "it is lost: assign to data[:, blocks] on the destination side.",
+        "freed-first": "The blocks were freed before they were copied, and their next owner had already written "
+        "into them.",
         "one-layer": "Only the first layer was copied: a block has keys and values in every layer.",
-        "order": "The blocks are in another order: the first one returned must hold what the first one given held.",
-        "wrong-copy": "What was moved is not what stood in the blocks.",
-        "not-freed": "The blocks that were left must be free again.",
-        "not-refused": "With too few free blocks on the other side, OutOfBlocks must come out of the function.",
-        "half-done": "A swap that is refused must leave both memories as they were.",
+        "order": "The blocks are in the wrong order: the first returned block must hold the contents of the first "
+        "given one.",
+        "wrong-copy": "The contents were not copied correctly.",
+        "not-freed": "The source blocks must be free again after the copy.",
+        "not-refused": "With too few free blocks on the other side, the function must let OutOfBlocks propagate.",
+        "half-done": "A rejected swap must leave both memories unchanged.",
     },
 )
-_HERE, _THERE = 33.0, 55.0  # what stands in blocks that nobody may read
+_HERE, _THERE = 33.0, 55.0  # contents of blocks that must not be read
 
 
 class _Place:
-    """A memory under test: some blocks hold a sequence, some are free, the rest are others'."""
+    """A memory under test: some blocks hold a sequence, some are free, the others belong to other sequences."""
 
     def __init__(self, Memory: Any, rng: Random, num_blocks: int, num_free: int, filled_with: float) -> None:
         ids = rng.sample(range(num_blocks), num_blocks)
@@ -247,7 +250,7 @@ class _Place:
         self.memory.write(list(range(num_blocks)), np.full((3, num_blocks, 4, 2), filled_with))
 
     def fill(self, rng: Random, n: int) -> tuple[list[int], Any]:
-        """Blocks of a sequence, not in order, and what stands in them."""
+        """Blocks of a sequence in shuffled order, and their contents."""
         blocks = sorted(self.others[:n])
         while blocks == sorted(blocks):
             rng.shuffle(blocks)
@@ -263,7 +266,7 @@ class _Place:
 
 
 def _moved(name: str, source: _Place, target: _Place, blocks: list[int], values: Any, move: Any) -> list[int]:
-    """Let the answer move blocks, and look at both sides."""
+    """Let the answer move blocks, and check both sides."""
     free_before, untouched = as_list(target.memory.free_ids), np.array(target.memory.data)
     device, host = (source, target) if name == "swap_out" else (target, source)
     got = as_list(move(device.memory, host.memory, list(blocks)))
@@ -329,7 +332,7 @@ def _no_room(rng: Random, swap_out: Any, swap_in: Any, Memory: Any) -> None:
             free_now, data_now = place.state()
             if free_now != free or not np.array_equal(np.array(data_now), np.array(data)):
                 raise Wrong(
-                    "half-done", f"{call}: refused, but the {who}'s blocks or its free ones have changed."
+                    "half-done", f"{call}: rejected, but the {who}'s blocks or its free ones have changed."
                 )
 
 

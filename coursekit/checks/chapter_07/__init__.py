@@ -1,4 +1,4 @@
-"""Checks of chapter 7 that are about integers: the batch of one step (7.1), what samples cost (7.4)."""
+"""Checks of chapter 7 on integers: the batch of one step (7.1) and the cost of samples (7.4)."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from random import Random
 from typing import Any
 
 from coursekit.checks.answers import AnswerRaised, show
-from coursekit.checks.chapter_07 import attention, decode  # noqa: F401  registered with these
+from coursekit.checks.chapter_07 import attention, decode  # noqa: F401  register their exercises
 from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
 
 BATCH = Exercise(
     "7.1",
     answers=("make_batch",),
     misconceptions={
-        "all-tokens": "Tokens whose keys and values are in the cache are computed again: the row holds only the tokens "
+        "all-tokens": "Tokens whose keys and values are cached are computed again: the row holds only the tokens "
         "from num_computed on.",
-        "padded": "The row is padded: it holds the tokens of all sequences one after the other, and nothing else.",
-        "positions-restart": "Positions count from 0 in every step. A token's position is its place in its whole "
-        "sequence: the first one computed here stands at num_computed.",
-        "positions-flat": "Positions run through the whole row. They count in each sequence by itself.",
-        "slots-next": "The slots are those of the *next* tokens: token p is stored in the slot of position p.",
-        "slots-logical": "A slot is computed without the table: position p lies in the physical block "
-        "table[p // block_size].",
-        "starts": "query_start_loc has one entry more than there are sequences: it begins with 0, and its last entry "
-        "is the length of the row.",
-        "lens-new-only": "seq_lens counts only this step's tokens. It says how many tokens of the sequence are in the "
-        "cache, those of earlier steps included.",
-        "lens-before": "seq_lens leaves this step's tokens out. They are stored before attention reads, and a token "
-        "sees itself.",
-        "sample-next": "sample_rows is one too far: the row where the next sequence begins is not this one's last.",
-        "sample-first": "The first row of each sequence is sampled. What comes next is told by its *last* token.",
+        "padded": "The row is padded: it holds the tokens of all sequences, one sequence after another, and nothing "
+        "else.",
+        "positions-restart": "Positions restart at 0 in every step. A token's position is its index in its whole "
+        "sequence: the first token of this step is at num_computed.",
+        "positions-flat": "Positions continue across sequences: count them separately in each sequence.",
+        "slots-next": "The slots belong to the *next* tokens: token p is stored in the slot of position p.",
+        "slots-logical": "A slot was computed without the table: position p is in physical block table[p // "
+        "block_size].",
+        "starts": "query_start_loc has one entry more than there are sequences: it begins with 0 and ends with the "
+        "length of the row.",
+        "lens-new-only": "seq_lens counts only this step's tokens: count all of the sequence's tokens in the cache, "
+        "those of earlier steps included.",
+        "lens-before": "seq_lens does not count this step's tokens. They are stored before attention reads, and a "
+        "token sees itself.",
+        "sample-next": "sample_rows is one too high: it points to the first row of the next sequence.",
+        "sample-first": "sample_rows points to the first row of each sequence: the *last* token predicts the next one.",
         "tables": "Row i of block_tables must begin with the blocks of sequence i.",
-        "other-batch": "This is not the batch of the step.",
+        "other-batch": "The batch of this step is wrong.",
     },
 )
 
@@ -51,7 +52,7 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class _Case:
-    """Sequences by their tokens, how many are computed, and their tables."""
+    """Sequences: their tokens, the number computed, and their tables."""
 
     tokens: list[list[int]]
     computed: list[int]
@@ -65,15 +66,15 @@ class _Case:
 
     @property
     def starts(self) -> list[int]:
-        """Where each begins in the row, and the end."""
+        """The start of each sequence in the row, and the end of the row."""
         return [0, *accumulate(len(new) for new in self.new)]
 
     def per_token(self, value: Callable[[int, int], int]) -> list[int]:
-        """One number for each token of the row: of its sequence and its position."""
+        """One integer for each token of the row, a function of its sequence and its position."""
         return [value(i, p) for i, new in enumerate(self.new) for p in new]
 
     def slot(self, i: int, p: int) -> int:
-        """Of sequence i's position p; -1 past its table."""
+        """The slot of sequence i's position p; -1 past its table."""
         logical, table = p // self.size, self.tables[i]
         return table[logical] * self.size + p % self.size if logical < len(table) else -1
 
@@ -109,7 +110,7 @@ _WRONG: dict[str, dict[str, _Field]] = {
 
 
 def _draw(rng: Random, lens: Sequence[tuple[int, int]], size: int) -> _Case:
-    """Sequences of (tokens, computed), in shuffled blocks."""
+    """Build sequences of (tokens, computed), in shuffled blocks."""
     needed = [-(-n // size) for n, _ in lens]
     ids = iter(rng.sample(range(sum(needed) + 4), sum(needed)))
     return _Case(
@@ -127,13 +128,13 @@ def _check_batch(make_batch: Any, case: _Case) -> None:
         answer = make_batch(*given, case.size)
     except AnswerRaised as raised:
         short = any(case.slot(i, len(t)) < 0 for i, t in enumerate(case.tokens))
-        if "IndexError" in raised.bases and short:  # only a position past the end leads out of the table
+        if "IndexError" in raised.bases and short:  # only a position past the end is outside of the table
             raise Wrong("slots-next", f"{told}: {raised.name}: {raised.message}.") from None
         raise
     if not isinstance(answer, dict) or set(FIELDS) - set(answer):
         lacking = sorted(set(FIELDS) - set(answer)) if isinstance(answer, dict) else show(answer)
         raise Wrong(
-            "other-batch", f"{told}: a dictionary of {', '.join(FIELDS)} is wanted; lacking: {lacking}."
+            "other-batch", f"{told}: return a dictionary with {', '.join(FIELDS)}; missing: {lacking}."
         )
     for field, right in _RIGHT.items():
         got, expected = as_list(answer[field]), right(case)
@@ -172,14 +173,14 @@ def _lens(case: _Case) -> list[int]:
     return [len(tokens) for tokens in case.tokens]
 
 
-@BATCH.part("decode and prefill side by side", points=3)
+@BATCH.part("decode and prefill in one batch", points=3)
 def _mixed(rng: Random, make_batch: Any) -> None:
-    # Told lengths: no last block is full, so that a slot one too far still lies in the table.
+    # With these lengths no last block is full, so a slot that is one too high is still within the table.
     _check_batch(make_batch, _draw(rng, [(10, 9), (3, 0), (6, 5)], 4))
     _check_batch(make_batch, _draw(rng, [(7, 0), (2, 1), (13, 12), (5, 0)], 4))
 
 
-@BATCH.part("decode: one token of each", points=2)
+@BATCH.part("decode: one token per sequence", points=2)
 def _decode(rng: Random, make_batch: Any) -> None:
     for size in (4, 16, rng.randint(2, 9)):
         lens = [rng.randint(2, 40) for _ in range(rng.randint(3, 6))]
@@ -198,27 +199,28 @@ SAMPLES = Exercise(
     "7.4",
     answers=("blocks_held", "seconds"),
     misconceptions={
-        "nothing-shared": "Every sample is counted with all its blocks, the prompt's included: the blocks that the "
-        "prompt filled are one set with n holders.",
-        "partial-shared": "The prompt's partial block is counted as shared. Each sample writes into it, so "
-        "copy-on-write gives each its own.",
-        "prompt-copied": "Where nothing is written after the prompt (one new token), nothing is copied: its blocks are "
-        "all shared.",
-        "last-stored": "The last new token is stored, too. It was chosen, and the sample ends: nobody computes its key "
-        "and value.",
-        "prefill-each": "The prompt is computed once for each sample. It is the same for all of them: one prefill, and "
-        "its last row gives every sample its first token.",
-        "one-pass-more": "There is a pass too many: the prefill gives the first new token already.",
-        "in-turn": "The samples decode one after the other. They run in one batch: a pass computes one token of each.",
+        "nothing-shared": "All blocks of every sample were counted, including the prompt's. The samples share the "
+        "blocks that the prompt filled: count those once.",
+        "partial-shared": "The prompt's partial block was counted as shared, but each sample writes into it and "
+        "gets its own copy (copy-on-write).",
+        "prompt-copied": "With one new token nothing is written after the prompt, so nothing is copied: its blocks "
+        "are all shared.",
+        "last-stored": "The last new token was counted as stored. The sample ends with it, so no pass computes its "
+        "key and value.",
+        "prefill-each": "The prompt was computed once for each sample. It is the same for all of them: one prefill "
+        "is enough, and its last row gives every sample its first token.",
+        "one-pass-more": "There is one pass too many: the prefill already gives the first new token.",
+        "in-turn": "The samples were decoded one after another. Run them in one batch: each pass computes one token "
+        "of each.",
         "per-token-forgotten": "A pass over n samples computes n tokens, and each costs per_token.",
-        "other-cost": "That is not what it costs.",
+        "other-cost": "The cost is wrong.",
     },
 )
 
 _BLOCKS: dict[str, Callable[[int, int, int, int], int]] = {
     "prompt-copied": lambda p, new, n, b: (
         p // b + n * (_ceil(p + new - 1, b) - p // b)
-    ),  # wrong for new = 1 alone
+    ),  # wrong for new = 1 only
     "nothing-shared": lambda p, new, n, b: n * _ceil(p + new - 1, b),
     "partial-shared": lambda p, new, n, b: _ceil(p, b) + n * (_ceil(p + new - 1, b) - _ceil(p, b)),
     "last-stored": lambda p, new, n, b: p // b + n * (_ceil(p + new, b) - p // b),
@@ -271,7 +273,7 @@ def _same(got: Any, expected: float) -> bool:
 
 @SAMPLES.part("blocks", points=3)
 def _samples_blocks(rng: Random, blocks_held: Any, seconds: Any) -> None:
-    # 40 + 60 of 16: every mistake gives another number; 8 + 8: what is stored ends with a block.
+    # 40 + 60 of 16: every mistake gives a different number; 8 + 8: the stored tokens end with a full block.
     for prompt, new, n, size in ((40, 60, 4, 16), (40, 57, 4, 16), (8, 9, 3, 4), (33, 2, 5, 16)):
         _check_blocks(blocks_held, prompt, new, n, size)
     for _ in range(12):

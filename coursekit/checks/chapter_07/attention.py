@@ -1,8 +1,8 @@
-"""Check of chapter 7: the attention function that a real model calls (7.2).
+"""Check of chapter 7 for the attention function that a real model calls (7.2).
 
-The answer is called as transformers would call it, with arrays. The caches of all layers hold other numbers, tables
-are shuffled, and a step mixes decodes, prefills and chunks. What a mistake would return is computed too, so that it can
-be named.
+The check calls the answer with arrays, the way transformers calls it. The caches of all layers hold different values,
+tables are shuffled, and a step mixes decodes, prefills and chunks. The results of common mistakes are computed too, so
+that the check can name them.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ FORWARD = Exercise(
     "7.2",
     answers=("paged_forward",),
     misconceptions={
-        "not-written": "The cache was not changed: this step's keys and values are lost when the function returns, and "
-        "no later step can read them.",
-        "wrong-layer": "Another layer's cache was written: each layer has keys and values of its own, at [layer].",
-        "rotary-twice": "Queries or keys were rotated once more. They come rotated by their positions already; "
-        "attention only stores and reads.",
-        "read-before-write": "The cache was read before it was written: a token does not see itself, nor the tokens "
-        "that came with it.",
-        "step-only": "Attention saw this step's tokens alone. The sequence's earlier tokens are in the cache.",
-        "not-causal": "A token sees tokens after it: in a prefill the one at position p sees the positions 0 to p.",
-        "causal-from-row": "The mask counts rows of the step, not positions: a chunk's first token sees everything "
-        "that was in the cache before it.",
-        "modulo": "Query heads are dealt out to KV heads in turn (h % num_kv_heads). Neighbours share: head h reads KV "
-        "head h // (num_heads // num_kv_heads).",
-        "scaling-ignored": "The scores are not multiplied by `scaling`. A model chooses it, and not all choose "
-        "1 / sqrt(head_dim).",
-        "tail-kept": "The rest of the last block takes part: its slots hold no token of this sequence.",
-        "nan-leaks": "An unused slot's NaN reached the result. A weight of 0 does not keep it out: 0 * NaN is NaN.",
-        "heads-first": "The result has heads before tokens. Queries come as [1, num_heads, num_tokens, head_dim], the "
-        "result goes back as [1, num_tokens, num_heads, head_dim].",
-        "other-attention": "This is not this step's attention.",
+        "not-written": "The cache is unchanged: this step's keys and values are lost when the function returns, and "
+        "later steps cannot read them.",
+        "wrong-layer": "The wrong layer's cache was written: each layer has its own keys and values, at [layer].",
+        "rotary-twice": "Queries or keys were rotated a second time. They already are rotated by their positions; "
+        "attention only stores and reads them.",
+        "read-before-write": "The cache was read before it was written: a token sees neither itself nor the other "
+        "tokens of this step.",
+        "step-only": "Attention covered only this step's tokens. The sequence's earlier tokens are in the cache.",
+        "not-causal": "A token sees later tokens: in a prefill, the token at position p sees positions 0 to p.",
+        "causal-from-row": "The mask compares row numbers instead of positions: a chunk's first token sees "
+        "everything that was in the cache before it.",
+        "modulo": "Query heads are assigned to KV heads in turn (h % num_kv_heads), but consecutive heads share "
+        "one: head h reads KV head h // (num_heads // num_kv_heads).",
+        "scaling-ignored": "The scores are not multiplied by `scaling`. The model sets it, and it is not always 1 / "
+        "sqrt(head_dim).",
+        "tail-kept": "The unused slots of the last block are included: they hold no token of this sequence.",
+        "nan-leaks": "A NaN from an unused slot reached the result. A weight of 0 does not help, because 0 * NaN is "
+        "NaN.",
+        "heads-first": "The result has heads before tokens. Queries come as [1, num_heads, num_tokens, head_dim]; "
+        "return the result as [1, num_tokens, num_heads, head_dim].",
+        "other-attention": "The result is not this step's attention.",
     },
 )
 TOLERANCE = 1e-3
@@ -51,7 +52,7 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What transformers hands over in one layer, the caches, and the step's integers."""
+    """The arguments that transformers passes in one layer, the caches, and the step's integers."""
 
     query: np.ndarray  # [1, num_heads, num_tokens, head_dim]
     key: np.ndarray
@@ -63,7 +64,7 @@ class _Inputs:
     scaling: float
 
     def arguments(self) -> list[Any]:
-        """Copies, because an answer may change what it is given."""
+        """Copies, because an answer may modify its arguments."""
         batch = {name: array.copy() for name, array in self.batch.items()}
         arrays = [array.copy() for array in (self.query, self.key, self.value)]
         return [*arrays, self.layer, self.keys.copy(), self.values.copy(), batch, self.scaling]
@@ -77,7 +78,7 @@ class _Inputs:
         return keys, values
 
     def attend(self, keys: np.ndarray, values: np.ndarray, query: np.ndarray | None = None) -> np.ndarray:
-        """[1, num_tokens, num_heads, head_dim] by the oracle."""
+        """The oracle's result, [1, num_tokens, num_heads, head_dim]."""
         rows = (self.query if query is None else query)[0].swapaxes(0, 1)
         b = self.batch
         return oracle(
@@ -87,7 +88,7 @@ class _Inputs:
 
 
 def rotate(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """The rotary embedding, as the exercise's notebook shows it."""
+    """The rotary embedding shown in the exercise's notebook."""
     half = x.shape[-1] // 2
     angle = positions[:, None] / 10_000 ** (np.arange(half) / half)
     a, b = x[..., :half], x[..., half:]
@@ -98,7 +99,7 @@ def rotate(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
 def _draw(
     rng: Random, lens: Sequence[tuple[int, int]], size: int, heads: tuple[int, int], unused: float = 3.0
 ) -> _Inputs:
-    """A step in which sequences of (tokens, computed) compute the rest. Unused slots are random or NaN."""
+    """A step in which sequences of (tokens, computed) compute their remaining tokens; unused slots: random or NaN."""
     numbers, dim, layers = numpy_rng(rng), 8, 3
     needed = [-(-n // size) for n, _ in lens]
     blocks = sum(needed) + 2
@@ -132,7 +133,7 @@ def _draw(
 
 
 def _wrong_outputs(x: _Inputs) -> dict[str, list[np.ndarray]]:
-    """What each mistake returns, where the right keys and values were written."""
+    """The result of each mistake, with the right keys and values in the cache."""
     keys, values = x.written()
     rotated_query = rotate(x.query, x.batch["positions"])
     rotated_keys = x.written(rotated=True)[0]
@@ -169,7 +170,7 @@ def _attend(
     scale: float | None = None,
     kv_head: Any = None,
 ) -> np.ndarray:
-    """Attention of the step with one of these mistakes."""
+    """The step's attention with one of these mistakes."""
     b, size = x.batch, x.keys.shape[2]
     heads, group = x.query.shape[1], x.query.shape[1] // x.key.shape[1]
     output = np.zeros((1, x.query.shape[2], heads, x.query.shape[3]))
@@ -216,7 +217,7 @@ def _check(paged_forward: Any, x: _Inputs) -> None:
     _, row, head, i = (int(k) for k in np.argwhere(~right)[0])
     seq = int(np.searchsorted(x.batch["query_start_loc"], row, side="right")) - 1
     detail = (
-        f"{told}: sequence {seq}, position {x.batch['positions'][row]}, head {head}, number {i}: expected "
+        f"{told}: sequence {seq}, position {x.batch['positions'][row]}, head {head}, element {i}: expected "
         f"{expected[0, row, head, i]:.4f}, got {got[0, row, head, i]:.4f}."
     )
     if np.isnan(x.keys).any():
@@ -237,10 +238,10 @@ def _check_caches(x: _Inputs, keys: np.ndarray, values: np.ndarray, told: str) -
         or not np.array_equal(values[layer], x.values[layer], **same)
     ]
     if not changed:
-        raise Wrong("not-written", f"{told}: key_cache and value_cache are as they were.")
+        raise Wrong("not-written", f"{told}: key_cache and value_cache did not change.")
     if changed != [x.layer]:
         raise Wrong(
-            "wrong-layer", f"{told}: layers {changed} of the caches changed, wanted is {x.layer} alone."
+            "wrong-layer", f"{told}: layers {changed} of the caches changed, expected only layer {x.layer}."
         )
     differ = [
         (
@@ -253,7 +254,7 @@ def _check_caches(x: _Inputs, keys: np.ndarray, values: np.ndarray, told: str) -
     name, block, offset = differ[0]
     twice = close(np.nan_to_num(keys), np.nan_to_num(x.written(rotated=True)[0]), 1e-5).all()
     slot = block * x.keys.shape[2] + offset
-    wanted = "this step's" if slot in x.batch["slot_mapping"] else "what was there before"
+    wanted = "this step's" if slot in x.batch["slot_mapping"] else "the old"
     detail = f"{told}: {name}_cache[{x.layer}, {block}, {offset}] (slot {slot}) should hold {wanted} {name}."
     raise Wrong("rotary-twice" if twice and name == "key" else "other-attention", detail)
 

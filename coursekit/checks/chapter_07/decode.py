@@ -1,7 +1,7 @@
-"""Check of chapter 7: a ragged batch gives each request the tokens that it gets alone (7.3).
+"""Check of chapter 7: in a ragged batch each request gets the same tokens as alone (7.3).
 
-The model is the notebook's `TinyModel`, made with fresh random weights. What it must say is computed here by a dense
-model without a cache, written independently, one request at a time.
+The model is the notebook's `TinyModel` with fresh random weights. The expected tokens come from an independent
+dense model without a cache, one request at a time.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ GENERATE = Exercise(
     answers=("generate", "TinyModel"),
     needs=("7.1", "7.2"),
     misconceptions={
-        "wrong-row": "The next token is chosen from another row of the logits: a sequence's last token stands in row "
+        "wrong-row": "The next token was chosen from the wrong row of the logits: a sequence's last token is in row "
         "sample_rows[k] of the batch.",
-        "padding": "The prompts were padded to the longest, and the padding was computed: it takes positions, is "
+        "padding": "The prompts were padded to the longest, and the padding was computed: it takes up positions, is "
         "stored, and is attended to like any token.",
-        "lengths": "A request gets exactly as many new tokens as it asked for, and the prompt is not among them.",
-        "one-by-one": "The tokens are right, but the requests did not run together: every pass takes along all "
-        "requests that are not done.",
-        "computed-again": "The tokens are right, but tokens were computed again whose keys and values were in the "
-        "cache.",
-        "done-stays": "The tokens are right, but a request stayed in the batch after it had all its tokens.",
-        "blocks-kept": "The tokens are right, but not every block is free again at the end.",
-        "other-tokens": "These are not the tokens that the request gets alone.",
+        "lengths": "A request must get exactly as many new tokens as it asked for, not counting the prompt.",
+        "one-by-one": "The tokens are right, but the requests did not run together: every pass must include all "
+        "unfinished requests.",
+        "computed-again": "The tokens are right, but you recomputed tokens whose keys and values were in the cache.",
+        "done-stays": "The tokens are right, but a finished request stayed in the batch.",
+        "blocks-kept": "The tokens are right, but some blocks are not free at the end.",
+        "other-tokens": "These are not the tokens that each request gets alone.",
     },
 )
 VOCAB, LAYERS, HEADS, KV_HEADS, DIM = 40, 2, 4, 2, 8
-CLEAR = 1e-3  # every decision of the model is at least as clear as that, so that rounding changes none
+CLEAR = 1e-3  # smallest logit gap between the first and the second choice, so that rounding changes no token
 
 _Weights = dict[str, np.ndarray]
 
@@ -60,7 +59,7 @@ def _draw_weights(numbers: np.random.Generator) -> _Weights:
 
 
 def _logits(weights: _Weights, tokens: Sequence[int]) -> np.ndarray:
-    """[num_tokens, vocab] of one whole sequence: dense, in float64, nothing cached."""
+    """[num_tokens, vocab] of one whole sequence: dense, in float64, without a cache."""
     w = {name: array.astype(np.float64) for name, array in weights.items()}
     x, positions = w["embed"][list(tokens)], np.arange(len(tokens))
     later = np.triu(np.full((len(tokens), len(tokens)), -np.inf), 1)
@@ -79,7 +78,7 @@ def _logits(weights: _Weights, tokens: Sequence[int]) -> np.ndarray:
 
 
 def _alone(weights: _Weights, tokens: Sequence[int], count: int) -> tuple[list[int], float]:
-    """The greedy continuation of one request, and how clear its closest decision was."""
+    """The greedy continuation of one request, and the smallest logit gap of its decisions."""
     row, margin = list(tokens), np.inf
     for _ in range(count):
         last = np.sort(logits := _logits(weights, row)[-1])
@@ -91,7 +90,7 @@ def _alone(weights: _Weights, tokens: Sequence[int], count: int) -> tuple[list[i
 def _case(
     rng: Random, lens: Sequence[int], new: Sequence[int]
 ) -> tuple[_Weights, list[list[int]], list[list[int]]]:
-    """Weights, prompts and answers, with clear decisions and answers that mistakes change."""
+    """Weights, prompts and answers, with clear decisions and with answers that mistakes change."""
     numbers = numpy_rng(rng)
     while True:
         weights = _draw_weights(numbers)
@@ -106,7 +105,7 @@ def _case(
 def _wrong_answers(
     weights: _Weights, prompts: list[list[int]], new: Sequence[int]
 ) -> Iterator[tuple[str, list[list[int]]]]:
-    """(misconception, the answers that it gives)."""
+    """Yield (misconception, the answers that it gives)."""
     flat = np.concatenate([_logits(weights, prompt) for prompt in prompts]).argmax(axis=1)
     starts = np.cumsum([0] + [len(prompt) for prompt in prompts])
     yield "wrong-row", _last_row_for_all(weights, prompts, new)
@@ -126,7 +125,7 @@ def _wrong_answers(
 
 
 def _last_row_for_all(weights: _Weights, prompts: list[list[int]], new: Sequence[int]) -> list[list[int]]:
-    """Every running request is given the token of the last one."""
+    """The mistake of giving every running request the last one's token."""
     rows = [list(prompt) for prompt in prompts]
     for done in range(max(new)):
         running = [i for i, n in enumerate(new) if n > done]
@@ -139,14 +138,14 @@ def _last_row_for_all(weights: _Weights, prompts: list[list[int]], new: Sequence
 def _run(
     rng: Random, generate: Any, tiny_model: Any, lens: Sequence[int], new: Sequence[int], size: int
 ) -> tuple[list[int], list[int], list[int], str]:
-    """Checks the tokens; returns the calls, the free blocks before and after, and how to name the case."""
+    """Check the tokens; return the calls, the free blocks before and after, and a description of the case."""
     weights, prompts, answers = _case(rng, lens, new)
     blocks = sum(-(-(max(lens) + n) // size) for n in new) + 2
     free = rng.sample(range(blocks), blocks)
     before = sorted(free)
     model = tiny_model(weights, blocks, size)
     got = [as_list(row) for row in as_list(generate(model, [list(p) for p in prompts], list(new), free))]
-    told = f"prompts of {list(lens)} tokens, {list(new)} new ones, blocks of {size}"
+    told = f"prompts of {list(lens)} tokens, {list(new)} new tokens, blocks of {size}"
     if got != answers:
         raise Wrong(*_explain(weights, prompts, new, answers, got, told))
     return as_list(model.calls), before, sorted(free), told
@@ -163,7 +162,7 @@ def _explain(
     if [len(row) for row in got] != list(new):
         return (
             "lengths",
-            f"{told}: expected so many new tokens, got {[len(row) for row in got]}: {show(got)}.",
+            f"{told}: expected these numbers of new tokens, got {[len(row) for row in got]}: {show(got)}.",
         )
     named = (key for key, wrong in _wrong_answers(weights, prompts, new) if wrong == got)
     i = next(i for i, (a, b) in enumerate(zip(answers, got, strict=True)) if a != b)
@@ -173,14 +172,14 @@ def _explain(
     ), f"{told}: {difference(f'request {i}, new token {at}', answers[i][at], got[i][at])}"
 
 
-@GENERATE.part("the tokens of each request alone", points=4)
+@GENERATE.part("the same tokens as each request gets alone", points=4)
 def _tokens(rng: Random, generate: Any, tiny_model: Any) -> None:
     _run(rng, generate, tiny_model, [3, 7, 4], [4, 6, 5], 4)
     lens, new = [rng.randint(1, 9) for _ in range(4)], [rng.randint(2, 6) for _ in range(4)]
     _run(rng, generate, tiny_model, [*lens, 11], [*new, 3], rng.choice([1, 3, 8]))
 
 
-@GENERATE.part("all together, nothing twice", points=3)
+@GENERATE.part("all requests in each batch, no token twice", points=3)
 def _together(rng: Random, generate: Any, tiny_model: Any) -> None:
     for new in ([2, 6, 4], [1, 5, 3, rng.randint(1, 6)]):
         lens = [rng.randint(2, 9) for _ in new]
@@ -197,9 +196,9 @@ def _together(rng: Random, generate: Any, tiny_model: Any) -> None:
         raise Wrong("done-stays" if got == stays else "computed-again", detail)
 
 
-@GENERATE.part("the blocks come back", points=1)
+@GENERATE.part("all blocks are free at the end", points=1)
 def _blocks(rng: Random, generate: Any, tiny_model: Any) -> None:
     _, before, after, told = _run(rng, generate, tiny_model, [6, 2, 5], [3, 5, 2], 4)
     if after != before:
-        lost = sorted(set(before) - set(after)) or "none, but some are in `free` twice"
+        lost = sorted(set(before) - set(after)) or "none, but `free` contains some twice"
         raise Wrong("blocks-kept", f"{told}: free at the end: {show(after)}; not free again: {lost}.")

@@ -1,17 +1,17 @@
 """A Llama decoder layer with fewer calls, for a CPU (chapter 7).
 
-With the products packed, a good part of a decode step is still neither product nor attention: in each layer, some
-thirty small operations that take longer to call than to compute. Here one layer is nine calls:
+With the weights packed, a good part of a decode step is still neither matmul nor attention: in each layer, some
+thirty small operations take longer to call than to compute. Here one layer is nine calls:
 
     transformers' layer                                               here
-    norm; Q, K and V product; rotary embedding; write; attend         norm, one product, rotate and write, attend
-    output product; add                                               one product that adds
-    norm; gate and up product; silu; multiply                         norm, one product, gate
-    down product; add                                                 one product that adds
+    norm; Q, K and V matmuls; rotary embedding; write; attend         norm, one matmul, rotate and write, attend
+    output matmul; add                                                one matmul that adds
+    norm; gate and up matmuls; silu; multiply                         norm, one matmul, gate
+    down matmul; add                                                  one matmul that adds
 
-The weights, and what is computed from them, are the same. In bfloat16 sums are rounded less often. Layers of another
-kind than Llama's stay as transformers wrote them, and so does what is outside the layers: embedding, last norm, output.
-(Engines for GPUs fuse the same things: one QKV product, one gate-and-up product, add and norm in one kernel.)
+The weights and the mathematics are the same. In bfloat16, sums are rounded less often. Only Llama layers are fused;
+other kinds of layer stay as transformers wrote them, and so do the embedding, the last norm and the output layer.
+(Engines for GPUs fuse the same operations: one QKV matmul, one gate-and-up matmul, add and norm in one kernel.)
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 
 class FusedLayer(Tuned):
-    """What takes the place of a Llama decoder layer's `forward`; packs the layer's weights when made.
+    """A replacement for a Llama decoder layer's `forward`; creating it packs the layer's weights.
 
-    The batch is flat: [1, num_tokens, hidden_size]. A call that brings no step of a paged cache goes to the layer's own
-    `forward`, whose linear layers still find their weights, each as a part of a packed product.
+    The batch is flat: [1, num_tokens, hidden_size]. A call without a `paged_step` goes to the layer's own `forward`,
+    whose linear layers still work, each computing its part of a packed matmul.
     """
 
     def __init__(self, layer: Any) -> None:
         attn, mlp = layer.self_attn, layer.mlp
-        self.layer = weakref.ref(layer)  # which holds this object
+        self.layer = weakref.ref(layer)  # weak, because the layer holds this object
         self.index, self.scale = attn.layer_idx, attn.scaling
         self.norms = [
             (one.weight.detach().float().numpy(), one.variance_epsilon)
@@ -56,7 +56,7 @@ class FusedLayer(Tuned):
         paged_step: PagedStep | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """One layer on a flat batch."""
+        """Run the layer on a flat batch."""
         if paged_step is None:
             layer: Any = self.layer()
             own: torch.Tensor = type(layer).forward(
@@ -84,11 +84,11 @@ class FusedLayer(Tuned):
 
 
 def fuse(model: nn.Module) -> int:
-    """Fuse a model's Llama layers, in place; returns how many. `unfuse`, or `packed_weights.unpack`, undoes it.
+    """Fuse a model's Llama layers in place and return how many. `unfuse`, or `packed_weights.unpack`, undoes it.
 
-    A fused layer takes its weights once. Later changes inside it (adapters, hooks, other weights) are not seen: unfuse
-    it before. None is fused where weights cannot be packed, without numba, or if a layer's parts were exchanged, have
-    hooks or share weights with others: then it stays as it is.
+    A fused layer reads its weights once. It ignores later changes inside it (adapters, hooks, new weights): unfuse the
+    model before you make them. A layer is not fused if its weights cannot be packed, numba is missing, or its parts
+    were replaced, have hooks, or share weights with other modules.
     """
     fused, used = 0, weight_uses(model)
     for layer in list(model.modules()):
@@ -104,14 +104,14 @@ def fuse(model: nn.Module) -> int:
 
 
 def unfuse(model: nn.Module) -> None:
-    """Give fused layers their own `forward` and their plain weights back, bit by bit."""
+    """Restore the own `forward` and the plain weights of fused layers, bit for bit."""
     for layer in model.modules():
         if isinstance(vars(layer).get("forward"), FusedLayer):
             unpack(layer)
 
 
 def _products(attn: Any, mlp: Any) -> list[list[nn.Linear]]:
-    """A layer's linear layers; those that read the same rows stand together."""
+    """Return a layer's linear layers, grouped by the input they read."""
     return [
         [attn.q_proj, attn.k_proj, attn.v_proj],
         [attn.o_proj],
@@ -121,7 +121,7 @@ def _products(attn: Any, mlp: Any) -> list[list[nn.Linear]]:
 
 
 def _can_fuse(layer: Any, used: Counter[int]) -> bool:
-    """Whether every part is what `FusedLayer` computes, as transformers wrote it, and there is numba to compute it."""
+    """Return True if numba is installed and every part of the layer is what `FusedLayer` computes, unmodified."""
     attn, mlp = layer.self_attn, layer.mlp
     if type(attn) is not llama.LlamaAttention or type(mlp) is not llama.LlamaMLP:
         return False
@@ -142,7 +142,7 @@ def _can_fuse(layer: Any, used: Counter[int]) -> bool:
 
 
 def _is_changed(module: nn.Module) -> bool:
-    """Whether somebody put something around or in place of a module's `forward`; packing does not count."""
+    """Return True if a module's `forward` has hooks or was replaced, other than by packing."""
     around = (
         module._forward_hooks,
         module._forward_pre_hooks,
@@ -155,6 +155,6 @@ def _is_changed(module: nn.Module) -> bool:
 def _has_numba() -> bool:
     try:
         import numba  # noqa: F401
-    except ImportError:  # not there, or not for this NumPy
+    except ImportError:  # not installed, or not compatible with this NumPy
         return False
     return True

@@ -1,14 +1,14 @@
-"""A model's matrix products on a CPU, with the weights laid out once as the processor reads them (chapter 7).
+"""A model's matmuls on a CPU, with the weights stored once in the order in which the processor reads them (chapter 7).
 
-A decode step is a few rows of activations times every weight of the model. A weight lies in memory row by row; oneDNN,
-torch's library for such products, wants it in small tiles, and with a plain weight it makes those tiles anew in every
-call. For sixteen rows that takes as long as the product. So the tiles are made once:
+A decode step multiplies a few rows of activations with every weight of the model. A weight is stored row by row, but
+oneDNN, torch's library for these matmuls, needs it in small tiles, and rearranges a plain weight into tiles in every
+call. For sixteen rows that takes as long as the matmul itself. So the tiles are made once:
 
     plain    w00 w01 w02 w03 ...          packed    [w00 w10 w20 ...] [w01 w11 w21 ...] ...
              w10 w11 w12 w13 ...                    one tile after the other, in the order of use
 
-The numbers are the same ones and are summed in float32 as before, in another order. `unpack` gives back the plain
-weights, bit by bit. (torch.compile does the same with frozen weights; this needs no compiler.)
+The values are unchanged and are summed in float32 as before, in a different order. `unpack` restores the plain
+weights, bit for bit. (torch.compile does the same with frozen weights; this needs no compiler.)
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PRIVATE_OPERATORS = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_
 
 
 class Tuned:
-    """What takes the place of a module's `forward` until `unpack`."""
+    """A replacement for a module's `forward`, in place until `unpack`."""
 
 
 class PackedProduct:
-    """The product of rows with the weights of one or several linear layers, side by side.
+    """The matmul of rows with the weights of one or more linear layers, concatenated.
 
-    weight: [out_features of all together, in_features], float32 or bfloat16, in oneDNN's layout.
-    bias: [out_features of all together], or None.
+    weight: [sum of out_features, in_features], float32 or bfloat16, in oneDNN's layout.
+    bias: [sum of out_features], or None.
     """
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
@@ -41,10 +41,13 @@ class PackedProduct:
         self.bias = torch.cat(biases) if biases else None
 
     def __call__(self, rows: torch.Tensor, add: torch.Tensor | None = None) -> torch.Tensor:
-        """rows [..., in_features] times the weights, plus `add` [..., out_features] if given: [..., out_features].
+        """Multiply rows [..., in_features] by the weights, and add `add` [..., out_features] if given.
+
+        Returns:
+            [..., out_features].
 
         Raises:
-            RuntimeError: a gradient would have to pass through, which oneDNN's operator does not give.
+            RuntimeError: a gradient is needed, which oneDNN's operator does not compute.
         """
         if rows.requires_grad and torch.is_grad_enabled():
             raise RuntimeError("packed weights give no gradients: unpack the model, or use torch.no_grad()")
@@ -60,7 +63,7 @@ class PackedProduct:
 
 
 class _Part(Tuned):
-    """What a packed linear layer's `forward` is: its columns of the product that it is part of."""
+    """The `forward` of a packed linear layer: its columns of the packed matmul."""
 
     def __init__(self, product: PackedProduct, first: int, last: int, requires_grad: bool) -> None:
         self.product, self.first, self.last = product, first, last
@@ -76,11 +79,11 @@ class _Part(Tuned):
 
 
 def pack(model: nn.Module) -> int:
-    """Pack the weights of a model's linear layers, in place; returns of how many layers.
+    """Pack the weights of a model's linear layers in place, and return the number of packed layers.
 
-    None is packed on a GPU, in float16, or where torch was built without oneDNN: then everything stays as it is. A
-    weight that another module uses too (an output layer tied to the embedding) stays beside its packed copy. torch can
-    neither copy, convert nor save packed weights, and they give no gradients: `unpack` first.
+    Nothing is packed on a GPU, in float16, or if torch was built without oneDNN. A weight that another module uses too
+    (an output layer tied to the embedding) is kept in addition to its packed copy. Packed weights cannot be copied,
+    converted or saved by torch, and have no gradients: call `unpack` first.
     """
     used = weight_uses(model)
     packed = 0
@@ -93,9 +96,9 @@ def pack(model: nn.Module) -> int:
 
 @torch.inference_mode(False)
 def pack_together(linears: Sequence[nn.Linear], keep: bool = False) -> PackedProduct:
-    """Pack linear layers that read the same rows as one product. Each `can_pack`; all have a bias or none.
+    """Pack linear layers that read the same input as one matmul. `can_pack` is true for each; all or none have a bias.
 
-    keep: leave the plain weights where they are, too.
+    keep: keep the plain weights, too.
     """
     product = PackedProduct(linears)
     shared, first = nn.Parameter(product.weight, requires_grad=False), 0
@@ -110,7 +113,7 @@ def pack_together(linears: Sequence[nn.Linear], keep: bool = False) -> PackedPro
 
 @torch.inference_mode(False)
 def unpack(model: nn.Module) -> None:
-    """Give a model's modules their own `forward` and their plain weights back. Harmless if nothing was packed."""
+    """Restore the own `forward` and the plain weights of a model's modules. Harmless if nothing was packed."""
     for module in model.modules():
         part = packed_part(module)
         if isinstance(module, nn.Linear) and part is not None and module.weight.is_mkldnn:
@@ -120,18 +123,18 @@ def unpack(model: nn.Module) -> None:
 
 
 def packed_part(module: nn.Module) -> _Part | None:
-    """The part of a packed product that a module computes, None if it is not packed."""
+    """Return the part of a packed matmul that a module computes; None if the module is not packed."""
     part = vars(module).get("forward")
     return part if isinstance(part, _Part) else None
 
 
 def weight_uses(model: nn.Module) -> Counter[int]:
-    """How many modules hold each parameter, by its id."""
+    """Return the number of modules that hold each parameter, keyed by the parameter's id."""
     return Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
 
 
 def can_pack(module: nn.Module) -> bool:
-    """Whether this is a linear layer in plain form, as torch wrote it, that oneDNN has a packed form for."""
+    """Return True for an unmodified torch linear layer with a dtype and device that oneDNN can pack."""
     if type(module) is not nn.Linear or "forward" in vars(module) or module._forward_pre_hooks:
         return False
     weight = module.weight

@@ -1,19 +1,20 @@
-"""What a decoder layer does between its matrix products, as compiled loops for a CPU (chapter 7).
+"""Compiled CPU loops for the operations of a decoder layer between its matmuls (chapter 7).
 
-Each is one pass over the rows of a flat batch, where torch makes a call for every operation, and most calls a tensor:
+Each loop is one pass over the rows of a flat batch. torch makes one call per operation, and most calls allocate a
+tensor:
 
-                                                                             calls of torch in bfloat16
+                                                                             torch calls in bfloat16
     norm                x / sqrt(mean(x ** 2) + eps) * weight                              8
     gate                silu(gate) * up                                                    2
     rotate_and_write    rotary embedding of queries and keys, K and V to the cache        18
 
-For sixteen rows a call costs more than its arithmetic. The numbers are float32 in between: a bfloat16 row is widened
+For sixteen rows, a call costs more than its arithmetic. Intermediate values are float32: a bfloat16 row is widened
 into a buffer of a few kilobytes, which stays in the first-level cache, and rounded once, when it is stored.
 
-Few rows are done by the thread that calls; many are shared out among the cores.
+A few rows are computed in the calling thread; many are divided among the cores.
 """
 
-# A compiled function takes its types from its first call. What its arguments are stands in its docstring.
+# A compiled function takes its types from its first call. Its docstring describes its arguments.
 # ruff: noqa: ANN001, ANN202
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 
@@ -30,7 +31,7 @@ from numba.extending import overload
 from ...attention.numba_loop import COMPILE, exp_of_negative
 from ...attention.numba_paged import num_cores, one_call_at_a_time
 
-# From this many rows on, sharing them out takes less time than it saves.
+# From this many rows on, dividing them among the cores takes less time than it saves.
 MANY_ROWS = 64
 
 
@@ -46,7 +47,7 @@ def warm_up() -> None:
 
 
 def norm(rows: torch.Tensor, weight: np.ndarray, eps: float) -> torch.Tensor:
-    """The root-mean-square norm of each row.
+    """Return the root-mean-square norm of each row.
 
     Args:
         rows: [num_rows, size], float32 or bfloat16, contiguous.
@@ -59,7 +60,7 @@ def norm(rows: torch.Tensor, weight: np.ndarray, eps: float) -> torch.Tensor:
 
 
 def gate(rows: torch.Tensor) -> torch.Tensor:
-    """silu(first half) * second half of each row: [num_rows, 2 * size] to [num_rows, size].
+    """Return silu(first half) * second half of each row: [num_rows, 2 * size] to [num_rows, size].
 
     silu(x) = x / (1 + e ** -x).
     """
@@ -76,25 +77,25 @@ def rotate_and_write(
     value_cache: torch.Tensor,
     slots: torch.Tensor,
 ) -> torch.Tensor:
-    """Rotate queries and keys by their positions, write keys and values by slot, and return the queries.
+    """Rotate queries and keys by their positions, write keys and values by slot, and return the rotated queries.
 
     Args:
         qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]: the heads of Q, then of K, then of V.
-        cos, sin: [num_tokens, head_dim], of each token's position. Number d of a head turns with number
-            d + head_dim / 2 (the order of Llama's published weights).
-        key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous, the dtype of qkv.
+        cos, sin: [num_tokens, head_dim], for each token's position. Element d of a head is rotated together with
+            element d + head_dim / 2 (the order of Llama's published weights).
+        key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous, in the dtype of qkv.
         slots: [num_tokens] int64, each a slot of the cache; this is not checked.
 
     Returns:
         [num_tokens, num_heads, head_dim].
 
     Raises:
-        ValueError: cos, sin or slots are not one for each token, or do not turn a whole head.
+        ValueError: cos, sin or slots do not have one row per token, or cos and sin are not head_dim wide.
     """
     num_kv_heads, head_dim = key_cache.shape[2:]
     if not cos.shape == sin.shape == (len(qkv), head_dim) or len(slots) != len(qkv):
         raise ValueError(
-            f"{len(qkv)} tokens with heads of {head_dim} numbers, but cos has shape {tuple(cos.shape)}, sin "
+            f"{len(qkv)} tokens with heads of {head_dim} elements, but cos has shape {tuple(cos.shape)}, sin "
             f"{tuple(sin.shape)} and slots {tuple(slots.shape)}"
         )
     num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
@@ -107,7 +108,7 @@ def rotate_and_write(
 
 
 def _each_row(one: Callable[..., None], all_: Callable[..., None], rows: np.ndarray, *args: Any) -> None:
-    """Run a loop over all rows: `one` here, or `all_` on all cores."""
+    """Run a loop over all rows: `one` in this thread, or `all_` on all cores."""
     if len(rows) < MANY_ROWS:
         one(rows, *args, 0, 1)
         return
@@ -116,7 +117,7 @@ def _each_row(one: Callable[..., None], all_: Callable[..., None], rows: np.ndar
 
 
 def _bits(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor's memory as NumPy can name it: bfloat16 as its bits in uint16."""
+    """Return a NumPy view of a tensor's memory: bfloat16 as its bits in uint16."""
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.uint16).numpy()
     if tensor.dtype == torch.float32:
@@ -125,12 +126,12 @@ def _bits(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _read(row, numbers):
-    """numbers[:] = row, in float32."""
+    """Compute numbers[:] = row, in float32."""
 
 
 @overload(_read)
 def _read_compiled(row, numbers):
-    """bfloat16 is the upper half of a float32."""
+    """Compile `_read`. A bfloat16 is the upper half of a float32."""
     if row.dtype == types.float32:
 
         def copy(row, numbers):
@@ -148,12 +149,12 @@ def _read_compiled(row, numbers):
 
 
 def _store(numbers, row):
-    """row[:] = numbers, in the type of `row`."""
+    """Compute row[:] = numbers, in the type of `row`."""
 
 
 @overload(_store)
 def _store_compiled(numbers, row):
-    """To bfloat16: the upper half, rounded to the nearest, and of two as near to the even one. NaN stays NaN."""
+    """Compile `_store`. To bfloat16: keep the upper half, rounded to nearest, ties to even. NaN stays NaN."""
     if row.dtype == types.float32:
 
         def copy(numbers, row):
@@ -193,7 +194,7 @@ def _norm(rows, weight, eps, out, share, num_shares):
 def _gate(rows, out, share, num_shares):
     """Gate the rows of one share. `rows` [num_rows, 2 * size], `out` [num_rows, size].
 
-    1 / (1 + e ** -x) is written so that the power is of a number below zero, and cannot overflow.
+    1 / (1 + e ** -x) is written so that the exponent is never positive, and the power cannot overflow.
     """
     size = out.shape[1]
     x, up = np.empty(size, np.float32), np.empty(size, np.float32)

@@ -149,7 +149,7 @@ def test_a_cell_that_takes_too_long_or_kills_its_kernel_fails(repo: Path) -> Non
     dead = lesson(repo, TITLE + "\n# %%\nimport os\nos._exit(3)\n", "02_dead")
     failures = build(repo, timeout=1)
     assert "01_one.py:4: cell 2: the cell ran longer than 1 s" in failures[0]
-    assert "02_dead.py:4: cell 2: the kernel died" in failures[1]
+    assert "02_dead.py:4: cell 2: the notebook kernel died" in failures[1]
     assert not slow.exists() and not dead.exists()
 
 
@@ -166,7 +166,7 @@ def test_interrupted_it_writes_nothing(repo: Path) -> None:
     _, said = process.communicate(timeout=20)
     assert (process.returncode, said) == (
         130,
-        "\nInterrupted; the notebook being executed stays as it was.\n",
+        "\nInterrupted; the notebook that was running is unchanged.\n",
     )
     assert not path.exists()
 
@@ -187,8 +187,11 @@ def test_names_select_notebooks_and_a_wrong_one_is_told(
     lesson(repo, ONE), lesson(repo, TWO, "02_two")
     for name in ("2", "02", "02_two", "notebooks/02_two.ipynb", "curriculum/lessons/02_two.py"):
         assert [target.name for target in targets(repo, [name])] == ["02_two"]
+    lesson(repo, TWO, "10_ten")
+    assert [target.name for target in targets(repo)] == ["01_one", "02_two", "10_ten"]
+    assert [[t.name for t in targets(repo, [name])] for name in ("1", "10")] == [["01_one"], ["10_ten"]]
     assert main(["--root", str(repo), "--check", "03"]) == 2
-    assert "no source is called '03'; there are: 01_one, 02_two" in capsys.readouterr().err
+    assert "there is no source named '03'; the sources are: 01_one, 02_two, 10_ten" in capsys.readouterr().err
 
 
 # --- what a notebook depends on ---
@@ -198,44 +201,108 @@ LATE = """
 from importlib import import_module
 from typing import TYPE_CHECKING
 if TYPE_CHECKING:
-    from .three import Three
-_HOME = {"One": "one", "Two": ".two"}
+    from .unused import Unused
+_HOME = {"One": "one", "Far": "far.deep.module"}
 def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(name)
     return getattr(import_module(f".{_HOME[name]}", __name__), name)
 """
+ONE_AND_FAR = {"tiny/one.py", "tiny/far", "tiny/far/deep"}
+
+
+@pytest.fixture
+def folders(repo: Path) -> Path:
+    """The repository with sub-packages: `near` imports `tiny.one`, `far.deep` loads a module by a computed name."""
+    write(repo / "tiny/__init__.py", LATE)
+    for name in ("unused", "near", "far", "far/deep"):
+        write(repo / f"tiny/{name}/__init__.py", "")
+    write(repo / "tiny/near/module.py", "from ..one import VALUE\n")
+    write(repo / "tiny/near/beside.py", "import tiny.unused\n")
+    write(repo / "tiny/far/deep/module.py", "N = {0: 'other'}\nimport_module(f'.{N[0]}', __package__)\n")
+    write(repo / "tiny/far/deep/other.py", "def f():\n    from ... import One\n")
+    return repo
 
 
 @pytest.mark.parametrize(
     ("code", "reached"),
     [
-        ("import tiny.one", {"one"}),
-        ("def f():\n    from tiny.two import VALUE", {"two"}),
-        ("from tiny import One", {"one"}),
-        ("import tiny as t\nt.Two", {"two"}),
-        ("from tiny import Three", {"three", "one"}),
-        ("from tiny import Unknown", {"one", "two", "three"}),
         ("import tiny", set()),
-        ("import importlib\nimportlib.import_module('tiny.two')", {"two"}),
-        ("from tiny.four import pick", {"four", "two"}),
+        ("import tiny.one", {"tiny/one.py"}),
+        ("def f():\n    from tiny.two import VALUE", {"tiny/two.py"}),
+        ("import tiny.near", {"tiny/near"}),
+        ("from tiny.near import module", {"tiny/near", "tiny/one.py"}),
+        ("from tiny import One", {"tiny/one.py"}),
+        ("from tiny import Unknown", set()),
+        ("from tiny import Far", ONE_AND_FAR),
+        ("import tiny as t\nt.Far", ONE_AND_FAR),
+        ("import tiny.two\ntiny.Far", ONE_AND_FAR | {"tiny/two.py"}),
+        ("import importlib\nimportlib.import_module('tiny.two')", {"tiny/two.py"}),
     ],
 )
-def test_dependencies_follow_imports(repo: Path, code: str, reached: set[str]) -> None:
-    write(repo / "tiny/__init__.py", LATE)
-    write(repo / "tiny/three.py", "from .one import VALUE\n")
-    write(
-        repo / "tiny/four.py",
-        "from importlib import import_module\nN = {'a': 'two'}\nimport_module(f'tiny.{N}')\n",
+def test_dependencies_are_the_folders_that_imports_reach(folders: Path, code: str, reached: set[str]) -> None:
+    assert set(dependencies(folders, code)) - {"tiny/__init__.py"} == reached
+
+
+def test_a_change_in_a_folder_changes_its_digest_alone(folders: Path) -> None:
+    code = "from tiny.near import module\nimport tiny.two"
+    before = dependencies(folders, code)
+
+    def changed() -> set[str]:
+        now = dependencies(folders, code)
+        return {name for name in before | now if before.get(name) != now.get(name)}
+
+    write(folders / "tiny/unused/__init__.py", "X = 1\n")
+    write(folders / "tiny/near/deeper/__init__.py", "X = 1\n")
+    (folders / "tiny/near/module.py").write_bytes(b"from ..one import VALUE\r\n")
+    assert changed() == set()
+    write(folders / "tiny/near/beside.py", "")
+    assert changed() == {"tiny/near"}
+    write(folders / "tiny/one.py", "VALUE = 11\n")
+    assert changed() == {"tiny/near", "tiny/one.py"}
+    write(folders / "tiny/near/beside.py", "import tiny.unused\n")
+    (folders / "tiny/near/beside.py").rename(folders / "tiny/near/renamed.py")
+    assert "tiny/near" in changed()
+
+
+def test_a_change_in_a_folder_executes_what_reaches_it_and_nothing_else(folders: Path) -> None:
+    lesson(folders, TITLE + "\n# %%\nfrom tiny.near.module import VALUE\nprint(VALUE)\n")
+    lesson(folders, TWO, "02_two")
+    assert build(folders) == []
+    write(folders / "tiny/near/module.py", "VALUE = 5\n")
+    assert [str(fault) for fault in check(folders)] == [
+        "notebooks/01_one.ipynb: its outputs are older than what it depends on: tiny/near, tiny/one.py. "
+        "Run `python3 course.py build`."
+    ]
+    assert build(folders) == []
+    assert outputs(folders / "notebooks/01_one.ipynb") == ["5\n"]
+    write(folders / "tiny/unused/__init__.py", "X = 1\n")
+    assert check(folders) == []
+
+
+def test_the_course_s_own_names_and_computed_imports_are_followed() -> None:
+    found = set(dependencies(ROOT, "from paged_ref import paged_attention"))
+    assert {"paged_ref/__init__.py", "paged_ref/attention", "numba", "torch", "triton"} <= found
+    assert not {"paged_ref/generation", "paged_ref/scheduling", "transformers"} & found
+    assert {"paged_ref/generation", "transformers"} <= set(
+        dependencies(ROOT, "import paged_ref\npaged_ref.LLM")
     )
-    found = {name for name in dependencies(repo, code) if name != "tiny/__init__.py"}
-    assert found == {f"tiny/{name}.py" for name in reached}
+    for target in targets(ROOT):
+        if target.kind == "solutions":
+            found = set(dependencies(ROOT, target.code()))
+            assert f"coursekit/checks/chapter_{target.name[:2]}" in found
+            assert not {"coursekit/build", "coursekit/cli", "coursekit/grade", "coursekit/quiz"} & found
 
 
 def test_dependencies_hold_pinned_libraries_and_files_that_are_read(repo: Path) -> None:
     write(repo / "constraints.txt", "numpy==2.4.0\nrich==15.0 ; sys_platform != 'x'\nother==1\n")
     write(repo / "tiny/one.py", "def f():\n    import numpy.linalg\n")
     write(repo / "bench/a.json", "{}")
-    found = dependencies(repo, "from tiny.one import f\nimport rich, os", ["bench/*.json"])
-    assert list(found) == ["bench/a.json", "numpy", "rich", "tiny/__init__.py", "tiny/one.py"]
+    write(repo / "bench/tool.py", "import tiny.two\n")
+    found = dependencies(repo, "from tiny.one import f\nimport rich, os", ["bench/*.json", "bench/t*.py"])
+    assert list(found) == [
+        "bench/a.json", "bench/tool.py", "numpy", "rich", "tiny/__init__.py", "tiny/one.py", "tiny/two.py",
+    ]  # fmt: skip
     assert (found["numpy"], found["rich"]) == ("2.4.0", "15.0")
 
 
@@ -253,7 +320,7 @@ def test_a_file_named_in_the_header_is_depended_on(repo: Path) -> None:
     lesson(repo, header.replace("[data", "[[data") + TITLE)
     (failure,) = build(repo)
     assert failure.startswith(
-        "curriculum/lessons/01_one.py: the header between the `# ---` lines is not YAML"
+        "curriculum/lessons/01_one.py: the header between the `# ---` lines is not valid YAML"
     )
 
 
@@ -323,18 +390,18 @@ def test_a_good_notebook_has_no_fault(repo: Path) -> None:
         (shown({"image/png": {"alt": " "}}, png=PNG, text="picture"), "a picture has no alt text"),
         (shown(html=f'<img src="data:image/png;base64,{PNG}">', text="x"), "a picture has no alt text"),
         (shown(html='<img src="a.png" alt="">', text="x"), "a picture has no alt text"),
-        (shown(**{VIEW: {"model_id": "ab"}}, text="[slider]"), "a widget is stored whose model is gone"),
-        (shown(text="IntSlider(value=3)"), "this widget reads as its constructor's call"),
-        (shown(text="VBox(children=(IntSlider(value=3),))"), "this widget reads as its constructor's call"),
-        (stream("cache in /home/ada/.cache/x\n"), "a path of one machine ('/home/ada')"),
-        (stream("'/Users/ada/x'\n"), "a path of one machine ('/Users/ada')"),
-        (stream("C:\\Users\\ada\n"), "a path of one machine ('C:\\\\Users\\\\')"),
-        (stream("at /" + "root/x\n"), "a path of one machine ('/" + "root"),
-        (stream("Python 3.11 in /ci/run/.venv\n"), "a path of one machine ('/ci/run/.venv')"),
-        (stream("(/tmp/abc)\n"), "a path of one machine ('/tmp/abc')"),
-        (stream("x/lib/python3.11/site-packages/numpy/a.py\n"), "a path of one machine"),
-        (stream(f"from {ROOT.anchor}\n" + sys.prefix + "/bin\n"), f"a path of one machine ({sys.prefix!r}"),
-        (shown(html="<p>/home/ada/x</p>", text="x"), "a path of one machine ('/home/ada')"),
+        (shown(**{VIEW: {"model_id": "ab"}}, text="[slider]"), "a stored widget cannot be shown"),
+        (shown(text="IntSlider(value=3)"), "this widget shows only its constructor call"),
+        (shown(text="VBox(children=(IntSlider(value=3),))"), "this widget shows only its constructor call"),
+        (stream("cache in /home/ada/.cache/x\n"), "a local path ('/home/ada')"),
+        (stream("'/Users/ada/x'\n"), "a local path ('/Users/ada')"),
+        (stream("C:\\Users\\ada\n"), "a local path ('C:\\\\Users\\\\')"),
+        (stream("at /" + "root/x\n"), "a local path ('/" + "root"),
+        (stream("Python 3.11 in /ci/run/.venv\n"), "a local path ('/ci/run/.venv')"),
+        (stream("(/tmp/abc)\n"), "a local path ('/tmp/abc')"),
+        (stream("x/lib/python3.11/site-packages/numpy/a.py\n"), "a local path"),
+        (stream(f"from {ROOT.anchor}\n" + sys.prefix + "/bin\n"), f"a local path ({sys.prefix!r}"),
+        (shown(html="<p>/home/ada/x</p>", text="x"), "a local path ('/home/ada')"),
     ],
 )
 def test_faults_of_an_output(repo: Path, output: dict[str, Any], named: str) -> None:
@@ -344,7 +411,7 @@ def test_faults_of_an_output(repo: Path, output: dict[str, Any], named: str) -> 
 
 
 def test_the_repository_s_own_path_is_found_wherever_it_is(repo: Path) -> None:
-    assert "a path of one machine" in forge(repo, stream(f"x={repo.resolve()}/notebooks\n"))[0]
+    assert "a local path" in forge(repo, stream(f"x={repo.resolve()}/notebooks\n"))[0]
 
 
 def set_markdown(text: str, cell: int = 0) -> Edit:
@@ -394,8 +461,8 @@ def time_stamp(notebook: Any) -> None:
         (swap_cells, "first in cell 3"),
         (retag, "first in cell 2"),
         (unrun, "cell 3 (curriculum/lessons/01_one.py:7): this cell was never run"),
-        (rename, "its metadata, cell ids or layout are not as the build writes them"),
-        (time_stamp, "its metadata, cell ids or layout are not as the build writes them"),
+        (rename, "its metadata, cell ids or layout differ from the build's"),
+        (time_stamp, "its metadata, cell ids or layout differ from the build's"),
         (
             in_metadata(language_info={"name": "python", "version": "3.11.2"}),
             "its metadata, cell ids or layout",
@@ -404,7 +471,7 @@ def time_stamp(notebook: Any) -> None:
             in_metadata(widgets={"state": {}}),
             "its widget state lacks the key application/vnd.jupyter.widget-state+json",
         ),
-        (in_metadata(author={"file": "/home/ada/x"}), "its metadata has a path of one machine"),
+        (in_metadata(author={"file": "/home/ada/x"}), "its metadata has a local path"),
     ],
 )
 def test_faults_of_a_notebook_edited_by_hand(repo: Path, edit: Edit, named: str) -> None:
@@ -418,7 +485,7 @@ def test_a_missing_an_extra_and_a_broken_notebook_are_named(repo: Path) -> None:
     assert [str(fault) for fault in check(repo)] == [
         "notebooks/01_one.ipynb: the notebook of curriculum/lessons/01_one.py is missing. "
         "Run `python3 course.py build`.",
-        "notebooks/09_own.ipynb: no source makes this notebook. "
+        "notebooks/09_own.ipynb: this notebook has no source. "
         "Write its source under curriculum/, or delete it.",
     ]
     for text in ("", "{}", "[]", '{"nbformat": 4, "cells": 3}', "<<<<<<< HEAD"):
@@ -432,10 +499,10 @@ def test_a_missing_an_extra_and_a_broken_notebook_are_named(repo: Path) -> None:
         ("print(1)", "", "this cell prints, but no output is stored"),
         ("x = 2\nx", "", "this cell prints, but no output is stored"),
         ("show.display_figure(f)", "", "this cell prints, but no output is stored"),
-        ("tell()", RAISES, "this cell is tagged raises-exception and raised nothing"),
+        ("tell()", RAISES, "this cell is tagged raises-exception but raised nothing"),
         ("tell()", 'tags=["nbval_ignore_output"]', "nbval does not know the tag 'nbval_ignore_output'"),
-        ("# NBVAL_IGNORE_OUTPUT\ntell()", "", "a comment steers nbval"),
-        (f"open('{sys.prefix}/x')", "", "its source has a path of one machine"),
+        ("# NBVAL_IGNORE_OUTPUT\ntell()", "", "a comment overrides nbval's tags"),
+        (f"open('{sys.prefix}/x')", "", "its source has a local path"),
     ],
 )
 def test_faults_of_a_cell(repo: Path, code: str, tags: str, named: str) -> None:
@@ -472,15 +539,15 @@ def test_faults_of_the_whole(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert faults_of(links) == []
     assert (
-        "cell 2 (curriculum/lessons/01_one.py:4): a link leads nowhere ('02.ipynb')"
+        "cell 2 (curriculum/lessons/01_one.py:4): a link is broken ('02.ipynb')"
         in (faults_of(TITLE + "\n# %% [markdown]\n# [next](02.ipynb#part)\n")[0])
     )
     third = TITLE + f"\n# %% {IGNORE}\nx = 1\n" + "\n# %%\nx = 1\n" * 2
     assert faults_of(third) == []
     more = third + f"\n# %% {IGNORE}\nx = 1\n"
-    assert "2 of 4 code cells are not compared by nbval, more than a third" in faults_of(more)[0]
+    assert "2 of 4 code cells are not compared by nbval, which is more than a third" in faults_of(more)[0]
     monkeypatch.setattr(faults, "MAX_BYTES", 1000)
-    assert "it is 1 KB, more than" in faults_of(third + "\n# %%\nx = 1\n" * 3)[0]
+    assert "it is 1 KB, over the limit of" in faults_of(third + "\n# %%\nx = 1\n" * 3)[0]
 
 
 def test_the_command_says_each_fault_and_fails(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:

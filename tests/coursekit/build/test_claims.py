@@ -19,7 +19,7 @@ IDS = [
 ]
 CHAPTERS = {
     "00_start_here", "01_fragmentation", "02_block_table", "03_numpy_gather", "04_sharing", "05_triton_kernel",
-    "06_scheduling", "07_batched_decode", "08_interview",
+    "06_scheduling", "07_batched_decode", "10_interview",
 }  # fmt: skip
 CLAIMS = tomllib.loads((ROOT / "curriculum/claims.toml").read_text(encoding="utf-8"))
 
@@ -88,7 +88,7 @@ GOOD = CLAIMS["A1"]
         ({"output": [""]}, "needs a verdict, and what its output must say"),
         ({"verdict": ""}, "needs a verdict"),
         ({"lesson": "09_more"}, "a lesson out of"),
-        ({"lesson": "08_interview"}, "there is no notebook 08_interview.ipynb"),
+        ({"lesson": "10_interview"}, "there is no notebook 10_interview.ipynb"),
         ({"claim": " "}, "it needs a claim"),
     ],
 )

@@ -13,11 +13,11 @@ from nbformat import NotebookNode
 
 from coursekit import ROOT
 from coursekit.build.command import build
-from coursekit.checks.framework import exercise
 from coursekit.build.exercises import cells_of, expand, sources, stub_of
 from coursekit.build.faults import check
 from coursekit.build.percent import BuildError, is_code
 from coursekit.build.targets import Target, targets
+from coursekit.checks.framework import exercise
 
 STUBS = [target for target in targets(ROOT) if target.kind == "stubs"]
 TEXT = (ROOT / "curriculum/exercises/02_block_table.py").read_text(encoding="utf-8")
@@ -82,10 +82,10 @@ def test_markers_are_taken_out_with_their_indent() -> None:
     ("old", "new", "message"),
     [
         ("### END SOLUTION", "### THE END", "no `### BEGIN SOLUTION`"),
-        ("# title: The slot", "# heading: The slot", "lacks, or has too much: heading, title"),
-        ("# difficulty: 1", "# difficulty: 6", "difficulty and importance 1 to 5"),
+        ("# title: The slot", "# heading: The slot", "has missing or unknown keys: heading, title"),
+        ("# difficulty: 1", "# difficulty: 6", "difficulty and importance from 1 to 5"),
         ('exercise="2.1"', 'exercise="2.99"', "no check for exercise '2.99'"),
-        ('# %% [raw] exercise="2.1"', "# %% [raw]", "no exercise's header"),
+        ('# %% [raw] exercise="2.1"', "# %% [raw]", "must be an exercise header"),
         ('# %% exercise="2.1"', "# %%", "exercise 2.1 has no cell for its answer"),
     ],
 )

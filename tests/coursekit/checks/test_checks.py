@@ -72,7 +72,7 @@ def test_check_prints_points_or_raises_the_message(
     task: Exercise, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check("9.9", doubled)
-    assert capsys.readouterr().out == "Exercise 9.9: 3 of 3 points. All right.\n"
+    assert capsys.readouterr().out == "Exercise 9.9: 3 of 3 points. Everything passed.\n"
     with pytest.raises(
         CheckFailed, match=r"Exercise 9\.9: 0 of 3 points\n  ✗ whole numbers: Half is not double\. double"
     ) as e:

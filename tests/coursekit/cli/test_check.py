@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from coursekit import ROOT
+from coursekit.build.exercises import expand, sources
 from coursekit.cells import hints_of
 from coursekit.cli import check as check_command
 from tests.helpers.grading import BOOK, SLOT, notebook, write
@@ -27,6 +29,17 @@ def test_the_solved_chapter_passes(tmp_path: Path, capsys: pytest.CaptureFixture
     assert code == 0 and "25 of 25 points" in text and "Hint" not in text
 
 
+def test_a_chapter_of_two_digits_is_checked_and_comes_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list(sources(ROOT)) == sorted(sources(ROOT), key=int) and list(sources(ROOT))[-1] == "10"
+    source = sources(ROOT)["10"]
+    book = expand(source.read_text(encoding="utf-8"), solved=True)[0]
+    write(tmp_path / f"{source.stem}.ipynb", dict(book))
+    code, text = check(tmp_path, capsys, "10")
+    assert code == 0 and all(f"✓ 10.{number}  " in text for number in (1, 2, 3, 4)), text
+
+
 def test_points_the_first_mistake_and_the_next_hint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -35,9 +48,7 @@ def test_points_the_first_mistake_and_the_next_hint(
         write(tmp_path / "02_block_table.ipynb", notebook({"2.1": f"def slot(b, i, s):\n    return {wrong}"}))
         code, text = check(tmp_path, capsys)
         line = text.splitlines()[1]
-        assert code == 1 and line.startswith(
-            "  ✗ 2.1  0 of 4  The block's place in the table (logical) was taken"
-        )
+        assert code == 1 and line.startswith("  ✗ 2.1  0 of 4  The logical block number was used")
         open_now = {1: 1, 2: 1, 3: 2, 4: 3, 5: 3}[number]  # the same answer again opens nothing
         assert f"Hint {open_now} of 3: {hints[open_now - 1]}" in text
     write(tmp_path / "02_block_table.ipynb", notebook({"2.1": SLOT}))

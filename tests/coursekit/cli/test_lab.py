@@ -13,7 +13,7 @@ from coursekit.cli import lab
 def notebooks(tmp_path: Path) -> Path:
     folder = tmp_path / "notebooks"
     folder.mkdir()
-    for name in ("00_start_here.ipynb", "07_batched_decode.ipynb", "scratch.ipynb"):
+    for name in ("00_start_here.ipynb", "07_batched_decode.ipynb", "10_interview.ipynb", "x.ipynb"):
         (folder / name).touch()
     return folder
 
@@ -23,9 +23,16 @@ def test_a_chapter_may_be_given_in_three_ways(notebooks: Path, chapter: str) -> 
     assert lab.find_chapter(chapter, notebooks) == notebooks / "07_batched_decode.ipynb"
 
 
-@pytest.mark.parametrize("chapter", ["9", "70", "x", "", "-1"])
+@pytest.mark.parametrize("chapter", ["10", "10_interview"])
+def test_a_chapter_of_two_digits_after_a_gap(notebooks: Path, chapter: str) -> None:
+    assert lab.find_chapter(chapter, notebooks) == notebooks / "10_interview.ipynb"
+    assert list(lab.chapters(notebooks)) == ["00", "07", "10"]
+
+
+@pytest.mark.parametrize("chapter", ["1", "9", "70", "100", "x", "", "-1"])
 def test_a_wrong_chapter_lists_those_there_are(notebooks: Path, chapter: str) -> None:
-    sentence = f"There is no chapter {chapter!r}. The chapters are:\n  00  start here\n  07  batched decode"
+    listing = "  00  start here\n  07  batched decode\n  10  interview"
+    sentence = f"There is no chapter {chapter!r}. The chapters are:\n{listing}"
     with pytest.raises(ValueError, match=re.escape(sentence)):
         lab.find_chapter(chapter, notebooks)
 

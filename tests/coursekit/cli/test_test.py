@@ -71,4 +71,4 @@ def test_arguments_reach_pytest_and_fast_leaves_out_what_is_slow() -> None:
 def test_a_step_is_really_run(capfd: pytest.CaptureFixture[str]) -> None:
     ended = testing.run(Step("a word that is none", ["coursekit", "nothing"]))
     assert ended.code == 2
-    assert "there is no word 'nothing'" in capfd.readouterr().out
+    assert "there is no command 'nothing'" in capfd.readouterr().out

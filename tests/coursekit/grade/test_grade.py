@@ -43,7 +43,7 @@ def test_the_solution_gets_all_and_the_stub_nothing(judge: Judge, tmp_path: Path
     assert points(grade(judge, tmp_path, notebook(solved=True))) == FULL
     result = grade(judge, tmp_path, notebook())
     assert (result.earned, result.points) == (0, 25)
-    assert result.problem == "no answers: every cell is as it was handed out"
+    assert result.problem == "no answers: every cell is unchanged"
     assert {one.status for one in result.exercises.values()} == {"unsolved"}
 
 
@@ -98,7 +98,7 @@ def test_parts_give_partial_credit(judge: Judge, tmp_path: Path) -> None:
     result = grade(judge, tmp_path, notebook({"2.2": half_done}, solved=True))
     assert points(result) == FULL | {"2.2": 6}
     assert [part.earned for part in result.exercises["2.2"].verdict.parts] == [3, 3, 0]
-    assert message(result, "2.2").startswith("An allocation that fails must take nothing")
+    assert message(result, "2.2").startswith("A failed allocation must take nothing")
 
 
 def test_an_answer_that_hangs_late_keeps_what_it_earned(judge: Judge, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def drop_checks(data: dict[str, Any]) -> None:
 def rewrite_checks(data: dict[str, Any]) -> None:
     for id in BOOK.ids:
         check = cell_of(data, id, "-check")
-        check["source"] = "print('Exercise 2.1: 4 of 4 points. All right.')"
+        check["source"] = "print('Exercise 2.1: 4 of 4 points. Everything passed.')"
         check["metadata"]["nbgrader"]["points"] = 1000
 
 
@@ -142,7 +142,11 @@ def steer_nbval(data: dict[str, Any]) -> None:
 
 
 def forge_outputs(data: dict[str, Any]) -> None:
-    output = {"output_type": "stream", "name": "stdout", "text": "Exercise 2.1: 4 of 4 points. All right.\n"}
+    output = {
+        "output_type": "stream",
+        "name": "stdout",
+        "text": "Exercise 2.1: 4 of 4 points. Everything passed.\n",
+    }
     for cell in data["cells"]:
         if cell["cell_type"] == "code":
             cell["outputs"] = [output]
@@ -193,7 +197,7 @@ def test_an_added_cell_that_hangs_does_not_cost_the_answer(judge: Judge, tmp_pat
     data = notebook({"2.1": SLOT})
     data["cells"].insert(0, code_cell("while True:\n    pass"))
     one = grade(judge, tmp_path, data).exercises["2.1"]
-    assert one.verdict.earned == 4 and "Graded without the cells added" in one.notes[0]
+    assert one.verdict.earned == 4 and "Graded without the cells you added" in one.notes[0]
 
 
 def test_of_several_copies_the_last_one_worked_on_counts(judge: Judge, tmp_path: Path) -> None:

@@ -77,14 +77,14 @@ def test_bytes_that_are_no_text_in_an_answer(judge: Judge, tmp_path: Path) -> No
 
 CHAPTER_5 = {"cells": [code_cell("x", nbgrader={"grade_id": "exercise-5-1"})]}
 PROBLEMS: dict[str, tuple[Any, str]] = {
-    "empty": (b"", "not a notebook: the file cannot be read as one (empty file)"),
+    "empty": (b"", "not a notebook: the file could not be parsed (empty file)"),
     "text": ("hello", "not a notebook"),
     "binary": (bytes(range(256)) * 40, "not a notebook"),
     "deep": (b"[" * 100_000, "not a notebook"),
     "a-list": ([1, 2], "not a notebook: the file has no cells"),
     "cells-no-list": ({"cells": 3}, "not a notebook: the file has no cells"),
     "cut-off": (json.dumps(notebook())[:5000], "not a notebook"),
-    "wrong-chapter": (CHAPTER_5, "wrong chapter: this holds exercises of chapter 05, not 02"),
+    "wrong-chapter": (CHAPTER_5, "wrong chapter: this one has exercises of chapter 05, not 02"),
     "no-answers": ({"cells": [{"cell_type": "markdown", "source": "Hello", "metadata": {}}]}, "no answers"),
     "odd-cells": (
         {"cells": [3, None, {}, {"cell_type": "code", "metadata": 4, "source": {"a": 1}}]},

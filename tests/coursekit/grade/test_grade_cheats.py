@@ -86,7 +86,7 @@ def test_the_ways_to_read_it_would_work_where_nothing_stops_them() -> None:
 
 def test_with_the_right_answer_beside_the_mischief_the_points_stand(judge: Judge, tmp_path: Path) -> None:
     """So a cheat's zero above is not merely the price of a crash."""
-    mischief = "import builtins, random\nrandom.seed(0)\nbuiltins.isinstance\nprint('All right')\n"
+    mischief = "import builtins, random\nrandom.seed(0)\nbuiltins.isinstance\nprint('Everything passed')\n"
     assert earned(grade(judge, tmp_path, mischief + RIGHT["2.1"])) == (4, 5)
 
 

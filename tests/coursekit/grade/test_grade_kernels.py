@@ -79,10 +79,10 @@ def test_a_class_is_graded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         return {id: int(rows[student][id] or 0) for id in FULL}
 
     assert points("ann") == points("dea") == FULL
-    # A kernel with the stride of the wrong axis is right where there is one KV head; each mistake costs its own part.
+    # A kernel with a stride of the wrong axis is right if there is only one KV head; each mistake costs its own part.
     assert points("bob") == FULL | {"5.1": 2, "5.2": 3, "5.3": 10}
     assert points("cem") == dict.fromkeys(FULL, 0)
     assert points("eve") == FULL | {"5.1": 0}
     told = (tmp_path / "report/grades.json").read_text(encoding="utf-8")
-    for words in ("stride of the wrong axis", "0 times NaN is NaN", "wrapped around"):
+    for words in ("stride belongs to the wrong axis", "0 times NaN is NaN", "wrapped around"):
         assert words in told

@@ -110,14 +110,14 @@ def test_words_that_the_course_s_kernels_do_without(kernels: Kernels) -> None:
         (
             [6, 9, 4],
             0,
-            "program (1, 0, 0) reads outside of `x_ptr`, which has 24 numbers: at offset 27 and 2 more",
+            "program (1, 0, 0) reads outside of `x_ptr`, which has 24 elements: at offset 27 and 2 more",
         ),
         (
             [-1, 1, 4],
             0,
-            "program (0, 0, 0) reads outside of `x_ptr`, which has 24 numbers: at offset -3 and 2 more",
+            "program (0, 0, 0) reads outside of `x_ptr`, which has 24 elements: at offset -3 and 2 more",
         ),
-        ([6, 1, 7], 1, "program (2, 0, 0) reads outside of `x_ptr`, which has 24 numbers: at offset 24"),
+        ([6, 1, 7], 1, "program (2, 0, 0) reads outside of `x_ptr`, which has 24 elements: at offset 24"),
     ],
 )
 def test_an_address_outside_is_an_error_that_names_it(
@@ -275,7 +275,7 @@ def test_the_stand_in_refuses_what_triton_refuses() -> None:
     words = numpy_triton.tl
     with pytest.raises(ValueError, match="has 24 elements: it must be a power of two"):
         words.arange(0, 24)
-    with pytest.raises(ValueError, match="sums over at least 16 numbers"):
+    with pytest.raises(ValueError, match="needs an inner dimension of at least 16"):
         words.dot(words.zeros([16, 8], np.float32), words.zeros([8, 16], np.float32))
     assert words.dot(words.full([2, 16], 1.0, np.float32), words.full([16, 4], 2.0, np.float32)).max() == 32
     with pytest.raises(ValueError, match="argument x_ptr is not contiguous"):

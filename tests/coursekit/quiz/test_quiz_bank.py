@@ -17,6 +17,7 @@ from coursekit import ROOT
 from coursekit.build.percent import read_notebook
 from coursekit.checks.answers import LocalHost
 from coursekit.checks.framework import exercise
+from coursekit.quiz import session
 from coursekit.quiz.bank import (
     FOLDER,
     KINDS,
@@ -31,8 +32,10 @@ from coursekit.quiz.bank import (
     load_bank,
     read_file,
 )
+from coursekit.quiz.choosing import Refused, choose
 from coursekit.quiz.code_check import judge_here
 from coursekit.quiz.judge import LETTERS, ask, judge, told
+from coursekit.quiz.progress import Progress
 from coursekit.quiz.template import fill_in
 
 LEAST = 225  # questions in all
@@ -343,12 +346,16 @@ source = "a paper"
             "kind = 'chioce', it must be one of choice, number, short, code, open",
         ),
         ('answer = "this"', "", "question '1-good': answer is missing"),
-        ('answer = "this"', 'answer = " "', "answer must be a text, and not an empty one"),
+        ('answer = "this"', 'answer = " "', "answer must be a non-empty text"),
         ("level = 1", "level = 6", "level = 6, it must be 1 to 5"),
         ("level = 1", "level = true", "level must be a whole number, not True"),
         ('topic = "t"', 'topic = "u"', "topic 'u' is not in the file's [topics]: t"),
-        ('id = "1-good"', 'id = "2-good"', "an id is the chapter's digit and small words, 1-like-this"),
-        ('source = "a paper"', 'source = "a paper"\nhint = "no"', "a question of kind choice has no 'hint'"),
+        ('id = "1-good"', 'id = "2-good"', "an id is the chapter's digit and lowercase words, 1-like-this"),
+        (
+            'source = "a paper"',
+            'source = "a paper"\nhint = "no"',
+            "a question of kind choice has no key 'hint'",
+        ),
         (
             'wrong = [["that", "because"], ["those", "because"]]',
             'wrong = [["that", "why"]]',
@@ -356,9 +363,9 @@ source = "a paper"
         ),
         ('["that", "because"]', '["that"]', "wrong must be a list of pairs"),
         ("[topics]", "[subjects]", "unknown key 'subjects'"),
-        ('t = "A topic"', "", "[topics] must give at least one topic its title"),
+        ('t = "A topic"', "", "[topics] must have at least one topic with a title"),
         ('lesson = "01_fragmentation"', "", "lesson is missing"),
-        ('kind = "choice"', 'kind = "open"', "of kind open has no 'wrong'"),
+        ('kind = "choice"', 'kind = "open"', "of kind open has no key 'wrong'"),
         ("[[question]]", "[[question]", "01_x.toml: "),
     ],
 )
@@ -377,11 +384,26 @@ def test_faults_between_files(tmp_path: Path) -> None:
         load_bank(tmp_path)
     (tmp_path / "01_x.toml").write_text(GOOD)
     (tmp_path / "01_y.toml").write_text(GOOD)
-    with pytest.raises(BankError, match="the id '1-good' is taken"):
+    with pytest.raises(BankError, match="the id '1-good' is already used"):
         load_bank(tmp_path)
     (tmp_path / "01_y.toml").write_text(GOOD.replace("1-good", "1-two").replace("A topic", "Another"))
     with pytest.raises(BankError, match="topic 't' has another title"):
         load_bank(tmp_path)
+
+
+def test_chapters_of_two_digits_come_last_and_are_not_chapter_one(tmp_path: Path) -> None:
+    for chapter in (1, 2, 10):
+        (tmp_path / f"{chapter:02}_x.toml").write_text(GOOD.replace("1-good", f"{chapter}-good"))
+    bank = load_bank(tmp_path)
+    assert bank.chapters() == [1, 2, 10]
+    assert [question.id for question in session._of_level(bank, 1)] == ["1-good", "2-good", "10-good"]
+    for topic, id in (("1", "1-good"), ("10", "10-good"), ("010", "10-good")):
+        assert [question.id for question in choose(bank, Progress(), topic, None)] == [id]
+    with pytest.raises(Refused, match=r"there is no topic '3'.*Chapters: 1, 2, 10"):
+        choose(bank, Progress(), "3", None)
+    (tmp_path / "10_x.toml").write_text(GOOD)
+    with pytest.raises(BankError, match="lower-case words, 10-like-this"):
+        read_file(tmp_path / "10_x.toml")
 
 
 NUMBER = """
@@ -407,10 +429,10 @@ explanation = "{answer}"
     ("old", "new", "message"),
     [
         ('answer = "a"', 'answer = "b"', "answer 'b' raises NameError"),
-        ('answer = "a"', 'answer = "[a]"', "gives [1], which is no number"),
+        ('answer = "a"', 'answer = "[a]"', "gives [1], which is not a number"),
         ('stem = "{a}?"', 'stem = "{b}?"', "stem '{b}?': KeyError"),
         ('stem = "{a}?"', 'stem = "{a}?"\ngiven = "1/0"', "given raises ZeroDivisionError"),
-        ('stem = "{a}?"', 'stem = "{a}?"\nwhere = "a > 2"', "in 1000 draws `where` never held"),
+        ('stem = "{a}?"', 'stem = "{a}?"\nwhere = "a > 2"', "in 1000 draws `where` was never true"),
         ('"2 * a"', '"a"', "or a named mistake always gave the answer"),
     ],
 )

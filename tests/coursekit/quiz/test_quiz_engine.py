@@ -261,7 +261,7 @@ def test_a_wrong_number_is_told_what_went_wrong() -> None:
     right = item.numbers.answer
     assert judge(item, f"{right / 1024} KiB").score == 1
     assert "Query heads were counted" in judge(item, str(right * item.numbers.values["group"])).reply
-    assert judge(item, str(right * 6)).reply == "It is 6 times too large."
+    assert judge(item, str(right * 6)).reply == "Your answer is 6 times too large."
     assert judge(item, str(right + 1)) == Verdict(0.0, "")
     share = ask(BANK["1-share-wasted"], 1)
     assert share.numbers is not None
@@ -273,10 +273,10 @@ def test_a_code_answer_runs_in_a_process_of_its_own() -> None:
     assert isinstance(question, Code)
     assert run_check(question, question.answer) == (True, "")
     passed, message = run_check(question, question.code)
-    assert not passed and message.startswith("The blocks of the prompt are rounded down")
+    assert not passed and message.startswith("The prompt's blocks were rounded down")
     for source, said in (
         ("import os; os._exit(0)", "ended its process"),
-        ("while True: pass", "did not come to an end within 3 s"),
+        ("while True: pass", "did not finish within 3 s"),
         ("x = 1", "must still define admit"),
         ("def admit(", "SyntaxError"),
         ("print('{\"passed\": true}')\nraise SystemExit", "ended its process"),
@@ -417,7 +417,7 @@ def test_a_path_that_is_a_folder_is_said(tmp_path: Path) -> None:
     memory = Progress(tmp_path / "file" / "p.json")
     (tmp_path / "file").write_text("")
     memory.add(RECORD)
-    assert "cannot be kept" in memory.notice
+    assert "cannot be saved" in memory.notice
 
 
 # ---- where one stands, and exports
@@ -425,7 +425,7 @@ def test_a_path_that_is_a_folder_is_said(tmp_path: Path) -> None:
 
 def test_weak_topics_come_first_and_are_named() -> None:
     memory = Progress()
-    assert report.lines(BANK, memory) == ["Nothing has been answered yet."]
+    assert report.lines(BANK, memory) == ["You have not answered any questions yet."]
     for topic, score in (("pool", 0.0), ("sizing", 1.0)):
         for _ in range(4):
             memory.add(Record("", "x", topic, 3, score, 0.0, "test"))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from coursekit import ROOT, quiz
-from coursekit.__main__ import check_word
+from coursekit.__main__ import check_command
 from coursekit.quiz import progress
 from coursekit.quiz.bank import Code, Open, Short, load_bank
 from coursekit.quiz.judge import LETTERS, ask
@@ -113,8 +113,8 @@ def terminal() -> Iterator[list[Terminal]]:
         one.close()
 
 
-def test_the_word_is_known_and_quick_to_import() -> None:
-    assert check_word("quiz") is None
+def test_the_command_is_known_and_quick_to_import() -> None:
+    assert check_command("quiz") is None
     heavy = "{'torch', 'transformers', 'matplotlib', 'ipywidgets'}"
     code = f"import sys, coursekit.quiz.terminal; print(sorted({heavy} & set(sys.modules)))"
     command = [sys.executable, "-c", code]
@@ -175,12 +175,12 @@ def answer(screen: Terminal) -> bool:
         lines = list(zip(code.code.splitlines(), code.answer.splitlines(), strict=True))
         number = next(i for i, pair in enumerate(lines) if pair[0] != pair[1])
         screen.type(str(number + 1))
-        screen.wait_for("as it should be> ")
+        screen.wait_for(", corrected> ")
         screen.type(lines[number][1].strip())
         screen.wait_for("✓ Right")
     else:
         screen.type("many")
-        screen.wait_for("A (plain )?number, please")
+        screen.wait_for("Please give a (plain )?number")
         screen.type("?")
         screen.wait_for("The answer is")
         return False
@@ -196,7 +196,7 @@ def test_ctrl_c_at_a_prompt_keeps_what_was_answered(terminal: list[Terminal], ow
     screen.type("?")
     screen.wait_for(r"2 of 5 · ")
     screen.wait_for(r"> ")
-    screen.interrupt(r"Stopped after 1 of 5 questions; the answers are kept\.")
+    screen.interrupt(r"Stopped after 1 of 5 questions; your answers are saved\.")
     assert screen.end() == 130 and "Traceback" not in screen.text
     assert len(progress.load(own_progress).records) == 1
 
@@ -220,7 +220,7 @@ def test_over_a_pipe_it_reads_and_prints_lines(own_progress: Path) -> None:
     assert done.returncode == 0 and done.stderr == "" and "\x1b" not in done.stdout
     for said in (
         "1 of 1 · Block tables and slots · level 2",
-        "A letter from a to d, please.",
+        "Please give a letter from a to d.",
         "✗ Not right.",
         "The answer is ",
         "One, which serves every layer.",
@@ -242,7 +242,7 @@ def test_a_wrong_option_is_told_why() -> None:
 
 def test_a_code_question_is_run_and_says_what_the_check_says() -> None:
     done = piped("--ask", "2-code-slot", answers="99\n4\nphysical = blocks[logical - 1]\n")
-    assert "The number of a line, from 1 to 6." in done.stdout
+    assert "Please give a line number from 1 to 6." in done.stdout
     assert (
         "✗ " in done.stdout
         and "expected" in done.stdout
@@ -308,6 +308,7 @@ def test_topic_and_level_choose(own_progress: Path) -> None:
     [
         (["--topic", "tabel"], "there is no topic 'tabel'. Did you mean table?"),
         (["--topic", "9"], "there is no topic '9'. Topics: sizing"),
+        (["--topic", "10"], "Chapters: 1, 2, 3, 4, 5, 6, 7. Or: weak."),
         (["--topic", "weak"], "no topic is known to be weak yet"),
         (["--level", "6"], "--level 6: a level is 1, 2, 3, 4 or 5, a range is 2-4"),
         (["--level", "4-2"], "--level 4-2: a level is"),
@@ -349,12 +350,12 @@ def test_cards_progress_and_forget(
     assert quiz.main(["--cards", str(cards)]) == 0 and f"{len(BANK)} cards" in capsys.readouterr().out
     assert cards.read_text(encoding="utf-8").startswith("#separator:tab\n")
     assert quiz.main(["--progress"]) == 0
-    assert "Nothing has been answered yet." in capsys.readouterr().out
+    assert "You have not answered any questions yet." in capsys.readouterr().out
     piped("--ask", "2-one-table", answers="?\n")
     quiz.main(["--progress"])
     assert "Block tables and slots: level" in capsys.readouterr().out
     assert quiz.main(["--forget"]) == 0 and not own_progress.exists()
-    assert quiz.main(["--forget"]) == 0 and "nothing to forget" in capsys.readouterr().out
+    assert quiz.main(["--forget"]) == 0 and "no saved progress" in capsys.readouterr().out
 
 
 def test_a_damaged_file_is_said_and_the_test_goes_on(own_progress: Path) -> None:
@@ -379,10 +380,10 @@ def test_odd_answers_are_asked_for_again() -> None:
     long = "1" * 5000
     done = piped("--ask", "2-code-slot", answers=f"{long}\n²\n4\n\n0\n4\n?\n")
     assert done.returncode == 0 and done.stderr == "" and "Nothing was typed" in done.stdout
-    assert done.stdout.count("The number of a line, from 1 to 6.") == 3
+    assert done.stdout.count("Please give a line number from 1 to 6.") == 3
     done = piped("--ask", "1-bytes-per-token", answers=f"{long}\n🙂\n42 %\n?\n")
     assert done.returncode == 0 and done.stderr == ""
-    for said in ("That number is too large.", "A number, please, in B.", "In B, please, not in %."):
+    for said in ("That number is too large.", "Please give a number, in B.", "In B, please, not in %."):
         assert said in done.stdout
     done = piped("--ask", "2-open-block-size", answers="\n?\n" + "y\n" * 5)
     assert "Please type y for yes or n for no." in done.stdout and "5 of 5 points." in done.stdout
@@ -425,7 +426,7 @@ def test_an_output_that_is_closed_ends_it_without_a_traceback(own_progress: Path
         done = subprocess.run(
             ["sh", "-c", shell, sys.executable], capture_output=True, text=True, cwd=ROOT, input=""
         )
-        assert done.returncode == 2 and done.stderr.startswith("quiz: it needs a standard input")
+        assert done.returncode == 2 and done.stderr.startswith("quiz: standard input")
 
 
 @POSIX

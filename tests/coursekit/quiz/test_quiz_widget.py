@@ -43,7 +43,7 @@ def test_a_choice_is_told_right_or_why_not() -> None:
     view = one(Choice)
     assert view.heading.value.startswith("<b>1 of 1 · ") and view.button.description == "Answer"
     press(view)
-    assert "A letter from a to" in view.reply.value and not scores(view), "nothing was chosen yet"
+    assert "Please give a letter from a to" in view.reply.value and not scores(view), "nothing was chosen yet"
     assert view.item is not None
     letters = {bool(why): "abcde"[i] for i, (_, why) in enumerate(view.item.options)}
     options, line = view.answer_area.children
@@ -187,7 +187,9 @@ def test_the_page_reads_without_a_kernel_and_is_the_same_for_everyone(own_progre
         Progress(own_progress).add(progress.Record("", "1-budget", "sizing", 2, 0.0, 0.0, "test"))
     second = shown()
     for widget, folded in (first, second):
-        assert widget["text/plain"].startswith("[Interactive, needs a running kernel: an interview test")
+        assert widget["text/plain"].startswith(
+            "[Interactive, needs a running notebook kernel: an interview test"
+        )
         assert folded["text/plain"] == "5 questions to read, each with its answer folded"
         assert folded["text/markdown"].count("<details><summary>Answer</summary>") == 5
         assert folded["text/markdown"].count("**Answer.**") == 5

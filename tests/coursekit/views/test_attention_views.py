@@ -59,13 +59,13 @@ def way(step: int) -> Picture:
 
 
 def test_the_walk_tells_what_is_read_and_who_has_the_weight() -> None:
-    assert way(0).summary == "Nothing is read yet; 6 tokens wait in 2 blocks."
+    assert way(0).summary == "Nothing has been read yet: 6 tokens in 2 blocks."
     assert "logical block 0 is physical block 5, tokens 0 to 3" in way(1).summary
     assert "token 3 has the largest weight, 0.64" in way(1).summary
     assert (
         "tokens 4 to 5; of the 6 tokens read so far, token 5 has the largest weight, 0.81" in way(2).summary
     )
-    assert "in the order in which they are read: 5, then 2." in way(2).alt
+    assert "in reading order: 5, then 2." in way(2).alt
     with pytest.raises(IndexError, match="step 3: the sequence has 2 blocks"):
         way(3)
 
@@ -135,7 +135,7 @@ def test_a_mutant_is_the_function_with_its_text_replaced(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("old", "times"), [("not there", 0), ("x", 2)])
 def test_a_mutation_that_changes_nothing_or_too_much_is_refused(old: str, times: int) -> None:
-    with pytest.raises(ValueError, match=f"stands {times} times in shifted"):
+    with pytest.raises(ValueError, match=f"occurs {times} times in shifted"):
         mutate(shifted, (old, "y"))
 
 

@@ -23,11 +23,11 @@ def overloaded() -> SimulationResult:
 
 def test_the_dashboard_says_what_the_metrics_say(overloaded: SimulationResult) -> None:
     metrics = overloaded.metrics
-    picture = dashboard(metrics, "4 requests a second")
+    picture = dashboard(metrics, "4 requests per second")
     now = metrics.snapshot()
     assert metrics.preemptions > 0 and now["itl_p99"] is not None
     for words in (picture.alt, picture.summary):
-        assert f"at most {metrics.peak_used_blocks} of 400" in words
+        assert f"at most {metrics.peak_used_blocks} of 400" in words.lower()
         assert f"{metrics.preemptions} preemptions" in words
         assert f"p99 {1e3 * now['itl_p99']:,.0f} ms" in words
     pool, queue, preempted, latency = picture.fig.axes

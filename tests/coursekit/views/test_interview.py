@@ -1,4 +1,4 @@
-"""Chapter 8's own pieces: a rubric that adds up, pictures that say their figures, faults that naive tests miss."""
+"""Chapter 10's own pieces: a rubric that adds up, pictures that say their figures, faults that naive tests miss."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from coursekit.views.interview import block_size_choice, memory_bars, pool_press
 from coursekit.views.style import to_png
 from paged_ref.telemetry.metrics import Point
 
-NAMES = {"8.1": "decode", "8.2": "offsets", "8.3": "merge", "8.4": "block_keys"}
-NAIVE = {"8.1": "decode", "8.2": "offsets", "8.3": "merge", "8.4": "keys"}
+NAMES = {"10.1": "decode", "10.2": "offsets", "10.3": "merge", "10.4": "block_keys"}
+NAIVE = {"10.1": "decode", "10.2": "offsets", "10.3": "merge", "10.4": "keys"}
 POINTS = [(1, "asked back"), (2, "rounded up"), (3, "named | the limit")]
 
 
@@ -37,7 +37,7 @@ def test_a_rubric_adds_up_what_is_ticked() -> None:
     box = rubric.boxes(POINTS)
     *ticks, said = box.children
     assert (
-        "0 of 6 points: tick what" in said.value
+        "0 of 6 points: tick the points" in said.value
         and [tick.description for tick in ticks][1] == "rounded up (2)"
     )
     ticks[0].value = ticks[2].value = True
@@ -68,7 +68,7 @@ def test_a_rubric_refuses_points_that_are_worth_nothing(points: list[tuple[int, 
 def test_the_memory_bars_say_what_they_draw() -> None:
     bars = {"reserve": {"weights": 141.0, "empty": 220.0}, "blocks": {"weights": 141.0, "empty": 2.4}}
     picture = memory_bars(bars, 288, "On four")
-    assert picture.summary == "Needed: reserve 361 GB, blocks 143 GB; there are 288 GB."
+    assert picture.summary == "Needed: reserve 361 GB, blocks 143 GB; available: 288 GB."
     assert "blocks: weights 141 GB, empty 2 GB" in picture.alt
     assert to_png(picture.fig).startswith(b"\x89PNG")
 
@@ -83,5 +83,5 @@ def test_the_pool_s_pressure_counts_until_the_end_that_is_shown() -> None:
 
 def test_the_choice_of_a_block_size_names_the_flat_part() -> None:
     picture = block_size_choice([1, 8, 16, 64], {"tail": [0, 0.01, 0.02, 0.07]}, [0.6, 0.985, 1.0, 0.9], 16)
-    assert picture.summary == "Between 8 and 16 tokens a block the throughput is within 2 % of the best."
+    assert picture.summary == "Between 8 and 16 tokens per block the throughput is within 2 % of the best."
     assert "tail: 1: 0.0%, 8: 1.0%, 16: 2.0%, 64: 7.0%" in picture.alt

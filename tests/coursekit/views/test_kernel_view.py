@@ -43,7 +43,7 @@ def test_who_reads_which_block(found: list[Access]) -> None:
     }  # fmt: skip
     picture = access_map("A test", reads, [[1, 0], [3]], "sequence, head")
     assert "4 programs and 4 blocks" in picture.alt and "reads from 1 to 2 blocks" in picture.alt
-    assert "in use is read by 2 programs; the 1 others by none" in picture.alt
+    assert "each block in use is read by 2 programs, the other 1 by none" in picture.alt
     texts = [text.get_text() for text in picture.fig.axes[0].texts]
     assert sorted(texts) == ["1", "1", "2", "2", "4", "4"]
     labels = [label.get_text() for label in picture.fig.axes[0].get_xticklabels()]
@@ -58,8 +58,8 @@ def test_splits_have_their_own_rows(found: list[Access]) -> None:
 
 def test_bars_say_their_numbers() -> None:
     picture = load_bars({"first": Loads(300, 9, 75), "last": Loads(100, 9, 2)}, fewest=100)
-    assert "first: 3.00 times, 75 rounds; last: 1.00 times, 2 rounds" in picture.alt
-    assert picture.summary.startswith("From “first” to “last”: loads fall from 3.00 to 1.00 times")
+    assert "first: 3.00×, 75 rounds; last: 1.00×, 2 rounds" in picture.alt
+    assert picture.summary.startswith("From “first” to “last”: loads fall from 3.00× to 1.00×")
     labels = [text.get_text() for axes in picture.fig.axes for text in axes.texts]
     assert labels == ["3.00×", "1.00×", "75", "2"]
 
@@ -67,23 +67,23 @@ def test_bars_say_their_numbers() -> None:
 def test_the_roof_is_the_lower_of_two() -> None:
     points = {"decode": (1.0, 0.5), "prefill": (1000.0, None)}
     picture = roofline("A device", peak=100e12, bandwidth=1e12, points=points)
-    assert "meet at 100 operations a byte" in picture.alt
+    assert "meet at 100 operations per byte" in picture.alt
     assert (
-        "decode: 1 operations a byte, waits for memory, roof 1 TFLOP/s, of which it reaches 50%"
+        "decode: 1 operations per byte, limited by memory, roof 1 TFLOP/s, of which it reaches 50%"
         in picture.alt
     )
-    assert "prefill: 1e+03 operations a byte, waits for arithmetic, roof 100 TFLOP/s" in picture.alt
+    assert "prefill: 1e+03 operations per byte, limited by arithmetic, roof 100 TFLOP/s" in picture.alt
     drawn = [line.get_xydata()[0].tolist() for line in picture.fig.axes[0].lines if line.get_marker() in "os"]
     assert drawn == [[1.0, 0.5], [1000.0, 100.0]]
-    assert "These do: decode." in picture.summary
+    assert "Memory-bound here: decode." in picture.summary
     everything = roofline("A", 1e9, 1e9, {"prefill": (50.0, None)}, unit="GFLOP/s")
     assert "none of them" in everything.summary and "1 GFLOP/s" in everything.alt
 
 
 def test_slowdown_says_every_point() -> None:
     picture = slowdown({"here": {1: 3.4, 16: 1.2}, "there": {1: 1.59, 16: 1.01}}, "A table")
-    assert "here: 1 → 3.40, 16 → 1.20; there: 1 → 1.59, 16 → 1.01" in picture.alt
-    assert "here: 1.20 times with blocks of 16" in picture.summary
+    assert "here: 1 → 3.40×, 16 → 1.20×; there: 1 → 1.59×, 16 → 1.01×" in picture.alt
+    assert "here: 1.20× with blocks of 16" in picture.summary
     assert [line.get_label() for line in picture.fig.axes[0].lines][:2] == ["here", "there"]
 
 

@@ -52,7 +52,7 @@ def test_the_tree_holds_what_a_pool_holds(seed: int) -> None:
     assert sum(beams.versions(prompt, parents, size)) == physical
     picture = fork_view.beam_tree(prompt, parents, size)
     assert picture.summary.startswith(f"{physical} physical blocks for {logical} table entries")
-    assert f"{physical} blocks are held" in picture.fig.axes[0].get_title("left")
+    assert f"{physical} blocks held" in picture.fig.axes[0].get_title("left")
 
 
 def test_dropped_beams_are_pale_and_living_ones_are_not() -> None:
@@ -127,8 +127,8 @@ def test_both_trees_are_drawn_and_told() -> None:
 
 def test_a_race_counts_what_was_written() -> None:
     lost = [Moment(0, "read", 1), Moment(1, "read", 1), Moment(0, "write", 2), Moment(1, "write", 2)]
-    assert race(lost, 1, "Lost").summary == "Lost: 2 holders came, the count rose by 1."
+    assert race(lost, 1, "Lost").summary == "Lost: 2 holders were added, and the count rose by 1."
     kept = [Moment(0, "read", 1), Moment(1, "wait"), Moment(0, "write", 2), Moment(1, "read", 2),
             Moment(1, "write", 3)]  # fmt: skip
-    assert race(kept, 1, "Locked").summary == "Locked: 2 holders came, the count rose by 2."
+    assert race(kept, 1, "Locked").summary == "Locked: 2 holders were added, and the count rose by 2."
     assert prefix_view.race(kept, 1, "Locked").alt.endswith("The count is 3 at the end.")

@@ -88,7 +88,7 @@ def test_text_reads_on_the_panel_and_neighbouring_colours_differ_in_lightness() 
 def test_a_widget_is_shown_with_the_text_that_stands_for_it(shown: Any) -> None:
     display_widget(ipywidgets.IntSlider(3), "a slider through the steps")
     ((data, _),) = shown
-    assert data["text/plain"] == "[Interactive, needs a running kernel: a slider through the steps]"
+    assert data["text/plain"] == "[Interactive, needs a running notebook kernel: a slider through the steps]"
     assert "model_id" in data["application/vnd.jupyter.widget-view+json"]
     with pytest.raises(ValueError, match="text is empty"):
         display_widget(ipywidgets.IntSlider(3), "")

@@ -88,9 +88,9 @@ def test_the_words_name_the_machine_and_the_figures() -> None:
     ):
         assert text in picture.alt
     assert "uniform in float32, paged_ref: 60 tokens/s" in picture.alt
-    assert "takes 50 ms: products 60%" in picture.alt and "products alone take 25 ms" in picture.alt
+    assert "takes 50 ms: products 60%" in picture.alt and "matmuls alone take 25 ms" in picture.alt
     # 60 against 30, 80 against 40
-    assert "float32: 2.0 to 2.0 times" in picture.summary
+    assert "float32: 2.0× to 2.0×" in picture.summary
     written = [text.get_text() for text in picture.fig.texts]
     assert any("CPU, made up" in text for text in written), "the machine stands in the picture, too"
 
@@ -176,4 +176,4 @@ def test_a_step_is_drawn_with_its_positions_slots_and_tables() -> None:
     told = [text.get_text() for text in below.texts]
     assert told[3:9] == ["0", "0", "10", "7", "1", "4"] and "the end of the row" in told
     assert picture.summary == ("One step: 5 tokens of 3 sequences, none padded; a rectangle would have 9.")
-    assert "sequence 1 computes 3 of its 3 tokens, at positions 0 to 2, in the slots 8, 9, 10" in picture.alt
+    assert "sequence 1 computes 3 of its 3 tokens, at positions 0 to 2, in slots 8, 9, 10" in picture.alt

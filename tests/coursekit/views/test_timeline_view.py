@@ -60,11 +60,9 @@ def test_a_step_is_told_in_words() -> None:
     timeline = tight()
     assert timeline.words(1) == "Step 1: A prefills 6 tokens; B prefills 6 tokens; 5 of 9 blocks held"
     assert timeline.words(7) == "Step 7: A, B decode; C is preempted; D, E wait; 7 of 9 blocks held"
-    assert (
-        timeline.words(11) == "Step 11: A decodes; C computes again 9 tokens; D, E wait; 7 of 9 blocks held"
-    )
+    assert timeline.words(11) == "Step 11: A decodes; C recomputes 9 tokens; D, E wait; 7 of 9 blocks held"
     assert "C waits, its blocks on the host" in tight(9).words(8)
-    assert "C comes back from the host and decodes" in tight(9).words(11)
+    assert "C is swapped in and decodes" in tight(9).words(11)
 
 
 def test_the_picture_has_a_box_and_a_legend_entry_for_all_that_happened() -> None:

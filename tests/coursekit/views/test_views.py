@@ -68,20 +68,20 @@ def test_a_block_is_told_in_words(busy: Snapshot) -> None:
         "4 of 4 slots hold a token"
     )
     assert busy.block_words(9).endswith("held by B as its logical block 1; 2 of 4 slots hold a token")
-    assert busy.block_words(3).endswith("nobody holds it, but the prefix cache can still find it")
+    assert busy.block_words(3).endswith("not held, but the prefix cache can still find it")
     assert busy.block_words(0) == "Block 0 (slots 0 to 3): free"
 
 
 def test_the_map_says_who_holds_what(busy: Snapshot) -> None:
     picture = pool_view.pool_map(busy)
     assert "A holds blocks 7, 1, 4 for 11 tokens" in picture.alt
-    assert "shared: blocks 1, 7; free but findable by the prefix cache: block 3" in picture.alt
+    assert "shared: blocks 1, 7; free but still in the prefix cache: block 3" in picture.alt
     assert "20 of 64 slots hold a token" in picture.summary
     assert pool_view.pool_map(busy, selected=9).summary == f"{busy.block_words(9)}."
     labels = [text.get_text() for text in picture.fig.axes[0].texts]
     assert labels.count("A+C") == 2 and labels.count("B") == 2
     names = [text.get_text() for text in picture.fig.legends[0].get_texts()]
-    assert names == ["holds a token", "held, empty", "free", "shared", "free, still findable"]
+    assert names == ["holds a token", "held, empty", "free", "shared", "free, still cached"]
 
 
 def test_the_map_of_an_empty_and_of_a_full_pool() -> None:
@@ -158,7 +158,7 @@ def test_waste_bars_are_shares_of_each_bar() -> None:
     picture = waste_view.waste_bars(
         {"reserved": {"tokens": 1, "reserved": 3}, "paged": {"tokens": 9, "internal": 1}}, "Waste"
     )
-    assert picture.summary == "Share that holds tokens: reserved 25.0%, paged 90.0%."
+    assert picture.summary == "Fraction that holds tokens: reserved 25.0%, paged 90.0%."
     assert "reserved: tokens 25.0%, reserved 75.0% of 4 slots" in picture.alt
     drawn = {round(float(bar.get_width()), 3) for bar in picture.fig.axes[0].patches}
     assert {0.25, 0.75, 0.9, 0.1} <= drawn
@@ -175,8 +175,8 @@ def test_waste_bars_refuse_nonsense(bars: dict[str, dict[str, float]], message: 
 
 def test_growth_and_the_curve_say_what_they_draw() -> None:
     picture = waste_view.growth(range(3, 10), 4)
-    assert picture.summary.startswith("A block is taken with token 5 and 9;")
-    assert [t.get_text() for t in picture.fig.axes[0].texts] == ["a block is taken"] * 2
+    assert picture.summary.startswith("A block is allocated with token 5 and 9;")
+    assert [t.get_text() for t in picture.fig.axes[0].texts] == ["a block is allocated"] * 2
     names = [text.get_text() for text in picture.fig.legends[0].get_texts()]
     assert names == ["holds a token", "the newest token", "held, empty"]
     curve = waste_view.waste_curve("trace", [8, 16, 32], [0.01, 0.03, 0.06], [40, 20, 10], 0.04)

@@ -2,12 +2,12 @@
 # Ways to get points for exercise 2.1 without answering it, or to harm the grader. `test_grade_cheats.py` tries each. COURSE becomes the course's folder.
 
 # %% cheat="prints-what-the-check-prints"
-print('Exercise 2.1: 4 of 4 points. All right.')
+print('Exercise 2.1: 4 of 4 points. Everything passed.')
 
 # %% cheat="replaces-the-check"
 import sys, types
 fake = types.ModuleType('coursekit.checks')
-fake.check = lambda *a: print('All right')
+fake.check = lambda *a: print('Everything passed')
 sys.modules['coursekit.checks'] = sys.modules['coursekit'] = fake
 
 # %% cheat="imports-the-check"

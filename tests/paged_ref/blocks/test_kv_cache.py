@@ -161,7 +161,7 @@ def test_a_cache_that_is_not_contiguous_is_written_in_place() -> None:
     [
         ({"slot_mapping": lambda a: a * 0 + 16}, r"slot_mapping\[0\] = 16, but the cache has slots 0 to 15"),
         ({"slot_mapping": lambda a: a * 0 - 2}, r"slot_mapping\[0\] = -2"),
-        ({"slot_mapping": lambda a: a * 0 + 7}, "slot 7 is named for two tokens"),
+        ({"slot_mapping": lambda a: a * 0 + 7}, "slot 7 is given for two tokens"),
         ({"slot_mapping": lambda a: a[:2]}, r"key has shape \(3, 2, 5\): .* must be \(2, 2, 5\)"),
         ({"slot_mapping": lambda a: a * 1.0}, "must be .num_tokens. integers"),
         ({"key": lambda a: a[:, :1]}, "key has shape"),

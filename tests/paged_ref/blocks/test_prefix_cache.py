@@ -121,7 +121,7 @@ def test_forgetting_a_block_forgets_what_can_no_longer_be_found() -> None:
 def test_nothing_is_filed_below_a_forgotten_entry_or_twice() -> None:
     cache = PrefixCache()
     entry = publish(cache, [1, 2], 2, [0])
-    with pytest.raises(ValueError, match="block 0 is filed with other contents"):
+    with pytest.raises(ValueError, match="block 0 is cached with other contents"):
         cache.publish(None, [3, 4], None, 0)
     cache.forget(0)
     assert not cache.holds(entry)

@@ -128,7 +128,7 @@ def test_no_job_overtakes() -> None:
     assert [r.job for r in server.running.values()] == jobs[:1], (
         "the second does not fit, so the third waits too"
     )
-    with pytest.raises(ValueError, match="5 steps, but somebody ends after 4"):
+    with pytest.raises(ValueError, match="5 steps, but a job ends after 4"):
         server.advance(5)
     server.advance(4)
     server.admit()
@@ -136,9 +136,9 @@ def test_no_job_overtakes() -> None:
 
 
 def test_what_could_never_run_and_what_never_waits_are_named() -> None:
-    with pytest.raises(ValueError, match="wants 2048 slots in one piece, and the largest hole has 1024"):
+    with pytest.raises(ValueError, match="needs 2048 contiguous slots, but the largest hole has 1024"):
         ContiguousServer([Job(0.0, 5, 5)], BuddyArena(2047), reserve_max)
-    with pytest.raises(ValueError, match="at no time"):
+    with pytest.raises(ValueError, match="no job waited at any time"):
         serve([Job(0.0, 5, 5)], BuddyArena(4096), reserve_max)
 
 

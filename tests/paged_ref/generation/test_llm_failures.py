@@ -46,10 +46,10 @@ def check_idle(llm: LLM) -> None:
         ([{"role": "user"}], TEN, "chat message 0"),
         ([{"role": "user", "content": "hello"}], TEN, "no chat template"),
         ([1] * 2048, TEN, "2048 tokens, but the model has 2048 positions"),
-        ([1] * 1500, SamplingParams(64), "needs up to 196 blocks of 8 tokens, the pool has 64"),
+        ([1] * 1500, SamplingParams(64), "needs up to 196 blocks of 8 tokens, but the pool has 64"),
         ([1] * 100, SamplingParams(64, n=7), "in 7 sequence(s) needs up to 75 blocks"),
-        ([1], SamplingParams(4, n=9), "9 sequences wanted, but max_num_seqs = 8"),
-        ([1], SamplingParams(4, beam_width=9), "9 sequences wanted, but max_num_seqs = 8"),
+        ([1], SamplingParams(4, n=9), "the request has 9 sequences, but max_num_seqs = 8"),
+        ([1], SamplingParams(4, beam_width=9), "the request has 9 sequences, but max_num_seqs = 8"),
     ],
 )
 def test_a_bad_prompt_is_named_and_nothing_runs(
@@ -115,7 +115,7 @@ def test_more_memory_than_there_is(tiny_llm: Any) -> None:
 def test_a_pool_of_one_block(tiny: Any, tiny_llm: Any) -> None:
     llm = tiny_llm(num_blocks=1, block_size=8)
     assert tokens_of(llm.generate([[5, 6, 7]] * 3, SamplingParams(6))) == [tiny.generate([5, 6, 7], 6)] * 3
-    with pytest.raises(ValueError, match="needs up to 2 blocks of 8 tokens, the pool has 1"):
+    with pytest.raises(ValueError, match="needs up to 2 blocks of 8 tokens, but the pool has 1"):
         llm.generate([[5, 6, 7]], SamplingParams(7))
 
 

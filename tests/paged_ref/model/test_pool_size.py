@@ -42,7 +42,7 @@ def test_blocks_on_a_gpu_are_what_the_sum_says(caplog: pytest.LogCaptureFixture)
     activations = 2048 * (2 * 2048 + 4 * 512) * 2 + 64 * 1000 * 6
     assert blocks == (72 * GB - 20 * GB - 3 * GB - activations) // (10 * 2 * 4 * 64 * 2 * 16)
     assert f"{blocks} blocks of 16 tokens" in caplog.text
-    for part in ("80 GB x 0.90", "20 GB weights", "25.5 MB activations", "3 GB others", "164 kB a block"):
+    for part in ("80 GB x 0.90", "20 GB weights", "25.5 MB activations", "3 GB others", "164 kB per block"):
         assert part in caplog.text
 
 
@@ -83,5 +83,5 @@ def test_a_block_size_out_of_range() -> None:
 def test_a_budget_reads_as_the_sum_it_is() -> None:
     budget = Budget(80 * GB, 0.9, 16 * GB, 2 * GB, 0, 2_000_000)
     assert budget.num_blocks == 27_000
-    assert str(budget) == "80 GB x 0.90 - 16 GB weights - 2 GB activations, over 2 MB a block"
+    assert str(budget) == "80 GB x 0.90 - 16 GB weights - 2 GB activations, at 2 MB per block"
     assert Budget(10, 0.5, 6, 0, 0, 1).num_blocks == 0

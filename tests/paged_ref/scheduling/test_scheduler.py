@@ -165,7 +165,7 @@ def test_every_step_moves_the_oldest_request_forward() -> None:
 def test_a_prompt_larger_than_the_pool_is_refused_at_once() -> None:
     """Elsewhere it died on an assert or waited for ever."""
     engine = FakeEngine(num_blocks=4, block_size=4)
-    with pytest.raises(NeverFits, match="up to 5 blocks of 4 tokens, the pool has 4"):
+    with pytest.raises(NeverFits, match="up to 5 blocks of 4 tokens, but the pool has 4"):
         engine.add(tokens(14), max_tokens=4)
     assert not engine.scheduler.has_work
     engine.add(tokens(14), max_tokens=3)  # its last token is never fed back, so 16 slots are enough
@@ -173,7 +173,7 @@ def test_a_prompt_larger_than_the_pool_is_refused_at_once() -> None:
 
 
 def test_a_request_wider_than_the_limit_is_refused_at_once() -> None:
-    with pytest.raises(NeverFits, match="5 sequences wanted, but max_num_seqs = 4"):
+    with pytest.raises(NeverFits, match="the request has 5 sequences, but max_num_seqs = 4"):
         FakeEngine(num_blocks=64).add(tokens(4), n=5)
 
 

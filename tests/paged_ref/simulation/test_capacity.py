@@ -41,8 +41,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "327,680 bytes per token" in out
     rows = {line[:22].strip(): line[22:].split() for line in out.splitlines()}
     assert rows["requests at once"] == ["162", "1536"]
-    assert rows["of it wasted"] == ["89.6%", "1.6%"]
-    assert all(float(money) > 0 for money in rows["money, 1,000 requests"])
+    assert rows["of which wasted"] == ["89.6%", "1.6%"]
+    assert all(float(money) > 0 for money in rows["cost of 1,000 requests"])
     assert "9.5 times the requests at once" in out
 
 
@@ -55,8 +55,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["--gpus", "0"], "num_devices = 0"),
         (["--block-size", "0"], "block_size = 0"),
         (["--prompt", "8000", "--output", "250"], "at most 8192 in all"),
-        (["--price", "-1"], "a price must be above 0"),
-        (["--gpus", "2", "--memory-fraction", "0.89"], "not one request of 8192 slots fits"),
+        (["--price", "-1"], "--price -1.0: it must be above 0"),
+        (["--gpus", "2", "--memory-fraction", "0.89"], "no request of 8192 slots fits"),
     ],
 )
 def test_wrong_questions(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,7 @@ def test_urgent_jobs_go_first() -> None:
 
 
 def test_a_job_that_never_fits_is_an_error() -> None:
-    with pytest.raises(NeverFits, match="needs up to 128 blocks of 16 tokens, the pool has 100"):
+    with pytest.raises(NeverFits, match="needs up to 128 blocks of 16 tokens, but the pool has 100"):
         simulate([Job(0.0, 100, 4)], COST, num_blocks=100)
 
 

@@ -153,14 +153,14 @@ def test_a_conversion_that_fails_leaves_nothing(tmp_path: Path, error: BaseExcep
 
 def test_no_room_says_how_much_is_needed(tmp_path: Path) -> None:
     with pytest.raises(
-        ModelUnavailable, match=r"MB free, but making tiny takes 1000000000000 MB\. Set PAGED_REF_CACHE"
+        ModelUnavailable, match=r"MB free, but building tiny needs 1000000000000 MB\. Set PAGED_REF_CACHE"
     ):
         weights.prepare(make_recipe(needed_bytes=10**18), tmp_path, quiet=True)
 
 
 def test_a_cache_that_cannot_be_written_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(ModelUnavailable, match=r"cannot keep tiny in .*file.models: .*PAGED_REF_CACHE"):
+    with pytest.raises(ModelUnavailable, match=r"cannot store tiny in .*file.models: .*PAGED_REF_CACHE"):
         weights.prepare(make_recipe(), tmp_path / "file", quiet=True)
 
 
@@ -227,7 +227,7 @@ def test_a_waiting_process_takes_over_from_a_killed_one(tmp_path: Path) -> None:
     wait_for(tmp_path / "conversions", first)
     second = start(tmp_path, "slow")
     assert second.stderr is not None
-    assert "Waiting for another process that prepares tiny" in second.stderr.readline()
+    assert "Waiting for another process that is preparing tiny" in second.stderr.readline()
     first.kill()
     first.communicate()
     out, _ = finish(second)
@@ -377,7 +377,7 @@ def test_a_folder_with_only_a_gguf_needs_an_argument(tmp_path: Path) -> None:
                     }
                 ),
             },
-            r"lacks model-00002-of-00002\.safetensors, which model\.safetensors\.index\.json names",
+            r"lacks model-00002-of-00002\.safetensors, listed in model\.safetensors\.index\.json",
         ),
         (
             {

@@ -1,11 +1,11 @@
 # %% [markdown]
-# # 8 · Exercises: find the bug
+# # 10 · Exercises: find the bug
 #
 # Four functions, each from another layer of a paged cache, each with **one** planted fault. Each comes with a test
 # that passes and with a report from somebody for whom it fails. You find the cause and mend it. Read the
-# [lesson](../notebooks/08_interview.ipynb) first; its last part goes through one such fault.
+# [lesson](../notebooks/10_interview.ipynb) first; its last part goes through one such fault.
 #
-# 50 minutes · needs chapters 3 and 4, and chapter 5 for 8.3 · GPU: not needed
+# 50 minutes · needs chapters 3 and 4, and chapter 5 for 10.3 · GPU: not needed
 #
 # The way that pays in an interview: say what the report rules out; build the smallest input that shows the fault;
 # only then look for the line. Copy the function as delivered into the answer's cell, give it the new name, and
@@ -16,7 +16,7 @@ import hashlib
 
 import numpy as np
 
-# %% [raw] exercise="8.1"
+# %% [raw] exercise="10.1"
 # title: It works until the memory has been used
 # objective: find a fault that no test on fresh memory can show.
 # difficulty: 3
@@ -94,7 +94,7 @@ def naive_test_of_decode(decode):
 print("the naive test passes:", naive_test_of_decode(broken_decode))
 
 
-# %% exercise="8.1"
+# %% exercise="10.1"
 def decode(query, key_cache, value_cache, block_table, seq_len):
     """Attention of one query token, block by block: [num_heads, head_dim]. Mended."""
     ### BEGIN SOLUTION
@@ -118,7 +118,7 @@ def decode(query, key_cache, value_cache, block_table, seq_len):
     ### END SOLUTION
 
 
-# %% [raw] exercise="8.2"
+# %% [raw] exercise="10.2"
 # title: It works on the small machine
 # objective: find arithmetic that is too narrow, and widen it where that helps.
 # difficulty: 3
@@ -179,7 +179,7 @@ def naive_test_of_offsets(offsets):
 print("the naive test passes:", naive_test_of_offsets(broken_offsets))
 
 
-# %% exercise="8.2"
+# %% exercise="10.2"
 def offsets(block_table, seq_len, block_size, num_kv_heads, head_dim):
     """Where each token's keys begin in the flat cache, in numbers: [seq_len]. Mended."""
     ### BEGIN SOLUTION
@@ -190,7 +190,7 @@ def offsets(block_table, seq_len, block_size, num_kv_heads, head_dim):
     ### END SOLUTION
 
 
-# %% [raw] exercise="8.3"
+# %% [raw] exercise="10.3"
 # title: It works on short contexts
 # objective: find a fault that cancels as long as all scores are about alike.
 # difficulty: 4
@@ -259,7 +259,7 @@ def naive_test_of_merge(merge):
 print("the naive test passes:", naive_test_of_merge(broken_merge))
 
 
-# %% exercise="8.3"
+# %% exercise="10.3"
 def merge(tops, totals, accs):
     """The attention over the tokens of all splits: [num_heads, head_dim]. Mended."""
     ### BEGIN SOLUTION
@@ -274,7 +274,7 @@ def merge(tops, totals, accs):
     ### END SOLUTION
 
 
-# %% [raw] exercise="8.4"
+# %% [raw] exercise="10.4"
 # title: It works until two prompts meet in the middle
 # objective: find out why a cache hands out blocks of another context, and chain its keys.
 # difficulty: 3
@@ -344,7 +344,7 @@ def naive_test_of_keys(block_keys):
 print("the naive test passes:", naive_test_of_keys(broken_block_keys))
 
 
-# %% exercise="8.4"
+# %% exercise="10.4"
 def block_keys(token_ids, block_size, salt=""):
     """A key for each full block of a prompt. Mended."""
     ### BEGIN SOLUTION
@@ -363,10 +363,10 @@ def block_keys(token_ids, block_size, salt=""):
 #
 # | | the naive test could not see it, because | the cause |
 # |---|---|---|
-# | 8.1 | its unused slots held zeros | a weight of 0 does not keep NaN out |
-# | 8.2 | its pool was small | 32 bits hold block numbers, and not offsets |
-# | 8.3 | its scores were all about alike | one of two sums was brought to the common top |
-# | 8.4 | its prompts never met again after they parted | a block's contents depend on all tokens before it |
+# | 10.1 | its unused slots held zeros | a weight of 0 does not keep NaN out |
+# | 10.2 | its pool was small | 32 bits hold block numbers, and not offsets |
+# | 10.3 | its scores were all about alike | one of two sums was brought to the common top |
+# | 10.4 | its prompts never met again after they parted | a block's contents depend on all tokens before it |
 #
 # Each of these has happened in engines that people use. What the four tests lack is what the checks of this course
 # have: poisoned memory, large numbers, scores that differ, and beginnings that differ. In an interview, say the

@@ -1,4 +1,4 @@
-"""Checks of chapter 8, where things are named: offsets into a large cache (8.2), keys of a prefix's blocks (8.4)."""
+"""Checks of chapter 10, where things are named: offsets into a large cache (10.2), keys of a prefix's blocks (10.4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coursekit.checks.answers import Proxy, show
 from coursekit.checks.framework import Exercise, Wrong, as_list, difference
 
 OFFSETS = Exercise(
-    "8.2",
+    "10.2",
     answers=("offsets",),
     misconceptions={
         "unchanged": "This is what the function as delivered returns: its products are still 32 bits wide, and wrap "
@@ -87,7 +87,7 @@ def _past_32(rng: Random, offsets: Any) -> None:
 
 
 KEYS = Exercise(
-    "8.4",
+    "10.4",
     answers=("block_keys",),
     misconceptions={
         "unchanged": "This is what the function as delivered does: a block's key does not depend on the blocks before "

@@ -1,7 +1,7 @@
-"""Checks of chapter 8: four functions with a planted fault, two that compute (8.1, 8.3) and two that name things.
+"""Checks of chapter 10: four functions with a planted fault, two that compute (10.1, 10.3) and two that name things.
 
-Each part of each check fails on the function as delivered, so an answer that changes nothing earns nothing. What is
-told apart beyond that: a cause that was mended, and a symptom that was only covered up.
+Each part of each check fails on the function as delivered, so an answer that changes nothing earns nothing. The checks
+also tell a fixed cause from a symptom that was only hidden.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 
 from coursekit.checks.answers import show
 from coursekit.checks.chapter_03.inputs import NOT_AN_ID, Inputs, as_array, close, draw, numpy_rng
-from coursekit.checks.chapter_08 import names  # noqa: F401  registered with these
+from coursekit.checks.chapter_10 import names  # noqa: F401  registered with these
 from coursekit.checks.framework import Exercise, Wrong
 
 TOLERANCE = 1e-3
 
 DECODE = Exercise(
-    "8.1",
+    "10.1",
     answers=("decode",),
     misconceptions={
         "unchanged": "This is what the function as delivered returns: the cause is still there. A weight of 0 does not "
@@ -45,7 +45,7 @@ def _decode(
     masked_score: float = -math.inf,
     length: Callable[[int, int], int] = lambda n, size: n,
 ) -> np.ndarray:
-    """The function of 8.1 on the first sequence, mended or with one of the faults: [num_heads, head_dim]."""
+    """The function of 10.1 on the first sequence, right or with one of the faults: [num_heads, head_dim]."""
     query, n, size = x.query[0], int(x.seq_lens[0]), x.block_size
     num_heads, head_dim = query.shape
     kv_head = np.arange(num_heads) // (num_heads // x.heads[1])
@@ -117,7 +117,7 @@ def _used_nan(rng: Random, decode: Any) -> None:
 
 
 MERGE = Exercise(
-    "8.3",
+    "10.3",
     answers=("merge",),
     misconceptions={
         "unchanged": "This is what the function as delivered returns: `total` is brought to the common top, the sum of "

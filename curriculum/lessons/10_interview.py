@@ -4,7 +4,7 @@
 # ---
 
 # %% [markdown]
-# # 8 · The interview
+# # 10 · The interview
 #
 # **You will be able to** explain PagedAttention in two minutes, in the order that carries; recognise the four
 # answers that cost people the job, and say which figure refutes each; find out what you do not know; and solve
@@ -848,8 +848,8 @@ mutant_table(caught, list(tests)).show()
 # An answer of two minutes with numbers you can recompute; four mistakes and the cell that refutes each; a trainer
 # that knows your weak topics; three designs with their arithmetic; a way to look for bugs.
 #
-# Now the four functions with a planted fault, graded like all exercises: [exercises of chapter
-# 8](../exercises/08_interview.ipynb).
+# Now the four functions with a planted fault, graded like all exercises:
+# [exercises of chapter 10](../exercises/10_interview.ipynb).
 #
 # Three interview questions. Answer aloud, then look for the cell that shows it.
 #
