@@ -41,7 +41,7 @@ UNDERSTOOD = {
     "position_ids",
     "logits_to_keep",
 }  # what an attention function is passed
-LENGTHS = (12, 9)  # of the sequences A and B
+LENGTHS = (9, 6)  # of the sequences A and B
 LONGEST = 64  # a window longer than this is not filled: its length was read from the mask
 
 # The relative errors of the logits that rounding explains: of the median row, and of the worst row. In half precision
