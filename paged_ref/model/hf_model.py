@@ -117,7 +117,7 @@ class PagedModel:
         self.model, self.tokenizer = model, tokenizer
         self.device, self.dtype = model.device, model.dtype
         current = model.config._attn_implementation
-        self._dense = model._paged_ref_dense if current == NAME else current
+        self._dense: Any = model._paged_ref_dense if current == NAME else current
         in_training = [module for module in model.modules() if module.training]
         self.windows: dict[int, int | None] = {}
         try:
