@@ -1,7 +1,8 @@
 """Acceptance: before a model is served, its logits on block tables are compared with its own (chapter 7).
 
-An engine that replaces a part of a model can be wrong without an error: a window that lives in a mask, a position that
-is not passed on, a state beside the keys and values. So the model is run twice, on the same weights:
+An engine that replaces a part of a model can compute wrong logits without any error: it may lose a window that only a
+mask holds, a position that is not passed on, or a state beside keys and values. So the model runs twice, on the same
+weights:
 
     by itself    each sequence in one forward pass, with the attention it was loaded with
     paged        both sequences in one flat batch, in scattered blocks: two chunks of prefill, then two decodes
@@ -11,8 +12,9 @@ is not passed on, a state beside the keys and values. So the model is run twice,
     step 2    A | B
     step 3    B | A
 
-Before that, a trial run of three tokens looks at what each layer passes to its attention function, and reads the
-windows from the masks (see `masks`).
+Every layer gets the input that it had in the model's own run, so rounding does not add up, and one wrong layer shows in
+bfloat16 as well. Before that, a trial run of three tokens checks what each layer passes to its attention function, and
+reads the windows from the masks (see `masks`).
 """
 
 from __future__ import annotations
@@ -37,14 +39,9 @@ if TYPE_CHECKING:
 TRIAL = "paged_ref_trial"  # the attention implementation of the trial run, registered in `hf_model`
 Chunks = list[tuple[int, int, int]]  # one step: (sequence, first token, end)
 BLOCK_SIZE = 4
-UNDERSTOOD = {
-    "scaling",
-    "softcap",
-    "dropout",
-    "position_ids",
-    "logits_to_keep",
-}  # what an attention function is passed
-LOGITS = 2**31  # stands for the logits among the layers, behind the last
+# The tensors and numbers that an attention function may be passed; dropout is 0 in evaluation mode.
+UNDERSTOOD = ("scaling", "softcap", "dropout", "position_ids", "logits_to_keep")
+LOGITS = 2**31  # the key of the logits' errors, after those of all layers
 LENGTHS = (7, 5)  # of the sequences A and B
 LONGEST = 64  # a window longer than this is not filled: its length was read from the mask
 
@@ -141,18 +138,19 @@ def inspect_layer(
 
 
 def check_layers(seen: list[int], num_layers: int) -> None:
-    """Every layer attended once, in order.
+    """Check that every layer attended once.
 
     Raises:
-        UnsupportedModel: otherwise.
+        UnsupportedModel: a layer did not, or more than once.
     """
-    if seen == list(range(num_layers)):
+    if sorted(seen) == list(range(num_layers)):
         return
     if not seen:
         raise UnsupportedModel(f"calls transformers' attention function in none of its {num_layers} layers")
     if len(seen) > len(set(seen)):
         raise UnsupportedModel(
-            f"attends {len(seen)} times per token in {len(set(seen))} layers, but the cache holds one key and value per layer"
+            f"attends {len(seen)} times per token in {len(set(seen))} layers, "
+            "but the cache holds one key and value per layer"
         )
     raise UnsupportedModel(
         f"calls transformers' attention function in {len(seen)} of its {num_layers} layers only: "

@@ -91,7 +91,7 @@ def trial_attention_forward(
     attention_mask: Any,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The same function in the trial run, after a look at what the layer passes to it."""
+    """Check what a layer passes to its attention function, then attend. This is registered for the trial run."""
     acceptance.inspect_layer(module, query, key, value, attention_mask, others)
     return paged_attention_forward(module, query, key, value, None, **others)
 
@@ -109,15 +109,22 @@ class PagedModel:
         model: any transformers causal LM. Its attention is replaced in place; `restore` undoes this.
         tokenizer: its tokenizer, or None.
 
+    The model is accepted only if its logits on block tables are its own: a short run compares them (`acceptance`).
+    A refused model is left as it was, except that packed weights and fused layers are undone.
+
+    Attributes:
+        shape: layers, KV heads, head size and dtype.
+        windows: the sliding window of each layer, None for a layer without one.
+
     Raises:
-        UnsupportedModel: a layer bypasses our attention function, found by a trial run of three tokens.
+        UnsupportedModel: the engine would compute other logits than the model does; the message gives the reason.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.device, self.dtype = model.device, model.dtype
         current = model.config._attn_implementation
-        self._dense: Any = model._paged_ref_dense if current == NAME else current
+        self._dense = str(model._paged_ref_dense if current == NAME else current)
         in_training = [module for module in model.modules() if module.training]
         self.windows: dict[int, int | None] = {}
         try:
@@ -194,7 +201,7 @@ class PagedModel:
         return self.model
 
     def run_step(self, batch: StepBatch, cache: KVCache, backend: str) -> tuple[torch.Tensor, PagedStep]:
-        """As `forward`, and returns the record of the step beside the logits."""
+        """Run one step as `forward` does; return the logits, and the step with its record of layers and windows."""
         if self.model.config._attn_implementation == self._dense:
             raise RuntimeError(
                 "the model's own attention was restored (`restore`): make a new PagedModel of it"
@@ -234,7 +241,7 @@ class PagedModel:
 
 
 def _refusal(model: PreTrainedModel, error: Exception) -> UnsupportedModel:
-    """The error that names the model and the reason."""
+    """Return the error that names the model and the reason."""
     kind = type(model).__name__
     if isinstance(error, UnsupportedModel):
         return UnsupportedModel(f"{kind} {error}")

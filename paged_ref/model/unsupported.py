@@ -10,7 +10,7 @@ class UnsupportedModel(ValueError):
 
 
 def reason_in_config(config: Any) -> str | None:
-    """Return the feature that this engine would compute wrongly, as text that follows the model's name; None if none."""
+    """Return the feature that this engine would compute wrongly, as text after the model's name; None if none."""
     if config.is_encoder_decoder:
         return "is an encoder-decoder; only decoders have the cache this engine pages"
     varying = {"head_dim", "num_key_value_heads"} & set(getattr(config, "per_layer_attributes", None) or ())
