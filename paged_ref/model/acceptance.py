@@ -20,16 +20,12 @@ reads the windows from the masks (see `masks`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from ..attention.validate import Batch
-from .batch import StepBatch
+from .comparison import BLOCK_SIZE, Chunks, OwnRun, flat_batch, run_alone, run_paged
 from .masks import window_of
 from .unsupported import UnsupportedModel
 
@@ -37,11 +33,8 @@ if TYPE_CHECKING:
     from .hf_model import PagedModel
 
 TRIAL = "paged_ref_trial"  # the attention implementation of the trial run, registered in `hf_model`
-Chunks = list[tuple[int, int, int]]  # one step: (sequence, first token, end)
-BLOCK_SIZE = 4
 # The tensors and numbers that an attention function may be passed; dropout is 0 in evaluation mode.
 UNDERSTOOD = ("scaling", "softcap", "dropout", "position_ids", "logits_to_keep")
-LOGITS = 2**31  # the key of the logits' errors, after those of all layers
 LENGTHS = (7, 5)  # of the sequences A and B
 LONGEST = 64  # a window longer than this is not filled: its length was read from the mask
 
@@ -94,7 +87,7 @@ def try_layers(paged: PagedModel) -> dict[int, int | None]:
     Raises:
         UnsupportedModel: a layer is not what the engine computes, or does not call its attention function once.
     """
-    batch = _flat_batch([np.zeros(3, np.int32)], np.array([[0]]), [(0, 0, 3)])
+    batch = flat_batch([np.zeros(3, np.int32)], np.array([[0]]), [(0, 0, 3)])
     _, step = paged.run_step(batch, paged.new_cache(1, BLOCK_SIZE), "torch")
     check_layers(step.layers, paged.shape.num_layers)
     return step.windows
@@ -181,105 +174,6 @@ def ragged_steps(length_a: int, length_b: int) -> list[Chunks]:
     ]
 
 
-@dataclass
-class OwnRun:
-    """What the model computes by itself.
-
-    Attributes:
-        sequences: token ids, an array for each sequence.
-        logits: [num_tokens, vocab_size] for each sequence.
-        inputs: by layer, the layer's input [num_tokens, hidden_size] for each sequence.
-    """
-
-    sequences: list[np.ndarray]
-    logits: list[torch.Tensor] = field(default_factory=list)
-    inputs: dict[int, list[torch.Tensor]] = field(default_factory=dict)
-
-
-@torch.inference_mode()
-def run_alone(paged: PagedModel, sequences: list[np.ndarray], **positions: torch.Tensor) -> OwnRun:
-    """Run each sequence by itself through the model as it is."""
-    run = OwnRun(sequences)
-
-    def record(layer: int, hidden: torch.Tensor) -> torch.Tensor:
-        run.inputs.setdefault(layer, []).append(hidden[0])
-        return hidden
-
-    with layer_inputs(paged, record):
-        for tokens in sequences:
-            row = torch.from_numpy(tokens.astype(np.int64)).to(paged.device)[None]
-            run.logits.append(paged.model(input_ids=row, use_cache=False, **positions).logits[0])
-    return run
-
-
-def run_paged(paged: PagedModel, own: OwnRun, steps: list[Chunks]) -> list[torch.Tensor]:
-    """Run the same sequences on block tables, and return the errors of all rows: those of each layer, and the logits'.
-
-    Every layer gets the input that it had in the own run, after a look at the input that it would have had. So rounding
-    does not add up from layer to layer, and an error shows at the layer that makes it.
-    """
-    tables = _scattered_tables([len(tokens) for tokens in own.sequences])
-    cache = paged.new_cache(int(tables.max()) + 1, BLOCK_SIZE)
-    errors: dict[int, list[torch.Tensor]] = {}
-    for chunks in steps:
-
-        def compare(layer: int, hidden: torch.Tensor, chunks: Chunks = chunks) -> torch.Tensor:
-            expected = _rows(own.inputs[layer], chunks)
-            before = _rows(own.inputs[layer - 1], chunks) if layer else torch.zeros_like(expected)
-            errors.setdefault(layer, []).append(relative_errors(hidden[0], expected, expected - before))
-            return expected[None]
-
-        batch = _flat_batch(own.sequences, tables, chunks)
-        with layer_inputs(paged, compare):
-            logits = paged.forward(batch, cache, "torch")
-        expected = _rows(own.logits, chunks)[batch.sample_rows]
-        spread = expected - expected.mean(-1, keepdim=True)
-        errors.setdefault(LOGITS, []).append(relative_errors(logits, expected, spread))
-    return [torch.cat(errors[layer]) for layer in sorted(errors)]
-
-
-@contextmanager
-def layer_inputs(paged: PagedModel, look: Callable[[int, torch.Tensor], torch.Tensor]) -> Iterator[None]:
-    """While this is open, look(layer, hidden_states) sees each layer's input and returns the one that it gets.
-
-    The layers are the first list of as many modules as the config says. Without one, nothing is looked at.
-    """
-
-    def hook_of(layer: int) -> Callable[..., Any]:
-        def hook(module: Any, args: tuple[Any, ...], others: dict[str, Any]) -> Any:
-            if args:
-                return (look(layer, args[0]), *args[1:]), others
-            return args, others | {"hidden_states": look(layer, others["hidden_states"])}
-
-        return hook
-
-    lists = (module for module in paged.model.modules() if isinstance(module, torch.nn.ModuleList))
-    layers = next((modules for modules in lists if len(modules) == paged.shape.num_layers), ())
-    handles = [
-        module.register_forward_pre_hook(hook_of(layer), with_kwargs=True)
-        for layer, module in enumerate(layers)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def relative_errors(got: torch.Tensor, expected: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
-    """Return each row's error as a part of what was computed: [num_rows]. Infinite where one is NaN.
-
-    Args:
-        got, expected: [num_rows, size].
-        change: [num_rows, size], what the layer added. If that is little, the rounding of the sum is left out.
-    """
-    if got.shape != expected.shape:
-        return torch.full((1,), torch.inf)
-    floor = 32 * torch.finfo(expected.dtype).eps * expected.float().norm(dim=-1)
-    size = torch.maximum(change.float().norm(dim=-1), floor).clamp_min(1e-30)
-    return ((got.float() - expected.float()).norm(dim=-1) / size).nan_to_num(torch.inf).cpu()
-
-
 def too_large(errors: list[torch.Tensor], paged: PagedModel) -> bool:
     """Return True if rounding does not explain the errors, of which the last are the logits'."""
     typical, worst = TOLERANCE[paged.shape.dtype]
@@ -300,33 +194,3 @@ def find_reason(paged: PagedModel, own: str, ours: str, wanted: OwnRun) -> str:
     if "position_ids" not in inspect.signature(paged.model.forward).parameters:
         return "it takes no position_ids: it counts positions along the row, which holds many sequences"
     return "it keeps something from token to token beside keys and values, which block tables do not hold"
-
-
-def _rows(parts: list[torch.Tensor], chunks: Chunks) -> torch.Tensor:
-    """Take the rows of one step out of what was computed for whole sequences."""
-    return torch.cat([parts[i][start:stop] for i, start, stop in chunks])
-
-
-def _scattered_tables(lengths: list[int]) -> np.ndarray:
-    """Block tables for sequences of some lengths, their blocks taken in turns and from the end."""
-    width = -(-max(lengths) // BLOCK_SIZE)
-    return np.arange(width * len(lengths), dtype=np.int32)[::-1].reshape(width, len(lengths)).T.copy()
-
-
-def _flat_batch(sequences: list[np.ndarray], tables: np.ndarray, chunks: Chunks) -> StepBatch:
-    """One step's arrays, with the logits of every token, or of every token but the first in a prefill."""
-    positions = [np.arange(start, stop) for _, start, stop in chunks]
-    slots = [
-        tables[i][where // BLOCK_SIZE] * BLOCK_SIZE + where % BLOCK_SIZE
-        for (i, _, _), where in zip(chunks, positions, strict=True)
-    ]
-    starts = np.cumsum([0] + [len(where) for where in positions])
-    return StepBatch(
-        token_ids=np.concatenate([sequences[i][start:stop] for i, start, stop in chunks]).astype(np.int32),
-        positions=np.concatenate(positions).astype(np.int32),
-        slot_mapping=np.concatenate(slots).astype(np.int32),
-        sample_rows=np.arange(starts[-1] > len(chunks), starts[-1], dtype=np.int32),
-        attention=Batch.of(
-            tables[[i for i, _, _ in chunks]], np.array([stop for _, _, stop in chunks]), starts
-        ),
-    )

@@ -124,7 +124,8 @@ class PagedModel:
         self.model, self.tokenizer = model, tokenizer
         self.device, self.dtype = model.device, model.dtype
         current = model.config._attn_implementation
-        self._dense = str(model._paged_ref_dense if current == NAME else current)
+        own: Any = model._paged_ref_dense if current == NAME else current
+        self._dense: str = own
         in_training = [module for module in model.modules() if module.training]
         self.windows: dict[int, int | None] = {}
         try:
@@ -135,12 +136,14 @@ class PagedModel:
                     raise UnsupportedModel(reason)
             self._read_config()
             self.windows = acceptance.accept(self, self._dense, NAME)
-        except Exception as error:
+        except BaseException as error:
             self.restore()
             for module in in_training:
                 module.training = True
-            raise _refusal(model, error) from error
-        model._paged_ref_dense = self._dense  # so that a second PagedModel of this model can restore it too
+            if isinstance(error, Exception) and not isinstance(error, MemoryError):
+                raise _refusal(model, error) from error
+            raise
+        model._paged_ref_dense = own  # so that a second PagedModel of this model can restore it too
 
     @classmethod
     def load(
