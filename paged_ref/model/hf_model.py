@@ -34,6 +34,7 @@ from ..weights import load_arguments, resolve
 from . import acceptance
 from .batch import StepBatch
 from .masks import UNREADABLE, trial_mask
+from .onednn import multiplies_bfloat16
 from .paged_step import PagedStep
 from .unsupported import UnsupportedModel, reason_in_config
 
@@ -291,7 +292,7 @@ def choose_dtype(dtype: str, device: str) -> Any:
     if dtype == "auto":
         if device != "cpu":
             return "auto"
-        return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
+        return torch.bfloat16 if multiplies_bfloat16() else torch.float32
     if dtype not in ("float32", "float16", "bfloat16"):
         raise ValueError(f"dtype = {dtype!r}: one of auto, float32, float16, bfloat16")
     return getattr(torch, dtype)
