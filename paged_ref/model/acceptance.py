@@ -20,17 +20,14 @@ reads the windows from the masks (see `masks`).
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from .comparison import BLOCK_SIZE, Chunks, OwnRun, flat_batch, run_alone, run_paged
+from .comparison import BLOCK_SIZE, Chunks, OwnRun, PagedModel, flat_batch, run_alone, run_paged
 from .masks import window_of
 from .unsupported import UnsupportedModel
-
-if TYPE_CHECKING:
-    from .hf_model import PagedModel
 
 TRIAL = "paged_ref_trial"  # the attention implementation of the trial run, registered in `hf_model`
 # The tensors and numbers that an attention function may be passed; dropout is 0 in evaluation mode.

@@ -15,20 +15,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from ..attention.validate import Batch
+from ..blocks.kv_cache import KVCache
+from ..sizing import ModelShape
 from .batch import StepBatch
-
-if TYPE_CHECKING:
-    from .hf_model import PagedModel
+from .paged_step import PagedStep
 
 Chunks = list[tuple[int, int, int]]  # one step: (sequence, first token, end)
 BLOCK_SIZE = 4
 LOGITS = 2**31  # the key of the logits' errors, after those of all layers
+
+
+class PagedModel(Protocol):
+    """The parts of `hf_model.PagedModel` that acceptance uses."""
+
+    model: Any
+    device: torch.device
+    shape: ModelShape
+    windows: dict[int, int | None]
+    vocab_size: int
+    max_positions: int
+
+    def new_cache(self, num_blocks: int, block_size: int) -> KVCache:
+        """Return storage for keys and values."""
+
+    def forward(self, batch: StepBatch, cache: KVCache, backend: str) -> torch.Tensor:
+        """Run one step and return the logits."""
+
+    def run_step(self, batch: StepBatch, cache: KVCache, backend: str) -> tuple[torch.Tensor, PagedStep]:
+        """Run one step and return the logits and the record of the step."""
 
 
 @dataclass
