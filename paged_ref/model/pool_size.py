@@ -118,6 +118,7 @@ def memory_budget(
 def _activation_bytes(model: PagedModel, num_tokens: int, num_logits: int) -> int:
     """Return an upper bound on the activations of the largest step: those of the widest layer, plus the logits."""
     config: Any = model.model.config
+    config = getattr(config, "text_config", config)  # of a multimodal model
     widest = 2 * getattr(config, "intermediate_size", 4 * config.hidden_size) + 4 * config.hidden_size
     size = next(model.model.parameters()).element_size()
     return num_tokens * widest * size + num_logits * model.vocab_size * (size + 4)
