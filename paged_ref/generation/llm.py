@@ -29,6 +29,7 @@ from ..attention import load as load_backend
 from ..blocks.block_pool import BlockPool
 from ..blocks.block_table import BlockTable
 from ..model.batch import build_batch
+from ..model.compile_loops import compile_loops
 from ..model.hf_model import PagedModel
 from ..model.pool_size import choose_num_blocks, kv_bytes_setting
 from ..sampling.beam_search import BeamSearch
@@ -99,21 +100,16 @@ class LLM:
             raise ValueError(f"preemption = {preemption!r}: it must be 'recompute' or 'swap'")
         if backend != "auto":
             load_backend(backend)
-        sizes = {
-            "block_size": block_size,
-            "num_blocks": num_blocks,
-            "num_host_blocks": num_host_blocks,
-            "max_num_seqs": max_num_seqs,
-            "max_num_batched_tokens": max_num_batched_tokens,
-        }
-        for name, value in sizes.items():
-            if value is not None:
-                sizes[name] = require_int(name, value, 1)  # before a model is loaded
-                if value > MOST:
-                    raise ValueError(f"{name} = {value}: it must be at most {MOST}")
-        block_size, num_blocks, num_host_blocks, max_num_seqs, max_num_batched_tokens = sizes.values()
-        for name in ("num_blocks", "num_host_blocks"):
-            _require_slots(name, sizes[name], block_size)
+        # Before a model is loaded, which takes seconds.
+        block_size = _require_size("block_size", block_size)
+        max_num_seqs = _require_size("max_num_seqs", max_num_seqs)
+        max_num_batched_tokens = _require_size("max_num_batched_tokens", max_num_batched_tokens)
+        num_blocks = None if num_blocks is None else _require_size("num_blocks", num_blocks)
+        num_host_blocks = (
+            None if num_host_blocks is None else _require_size("num_host_blocks", num_host_blocks)
+        )
+        _require_slots("num_blocks", num_blocks, block_size)
+        _require_slots("num_host_blocks", num_host_blocks, block_size)
         kv_bytes = kv_bytes_setting(kv_bytes)
         if isinstance(model, PagedModel):
             self.model = model
@@ -123,6 +119,8 @@ class LLM:
             self.model = PagedModel.load(model, dtype, device)
         self.backend = choose_backend(next(self.model.model.parameters())) if backend == "auto" else backend
         load_backend(self.backend)
+        if self.backend == "numba":
+            compile_loops()
         num_blocks = choose_num_blocks(
             self.model,
             block_size,
@@ -394,6 +392,14 @@ class LLM:
                 )
             request.beam_search = search
         return request
+
+
+def _require_size(name: str, value: object) -> int:
+    """Return a size as an int; raise ValueError unless it is a whole number from 1 to MOST."""
+    size = require_int(name, value, 1)
+    if size > MOST:
+        raise ValueError(f"{name} = {value}: it must be at most {MOST}")
+    return size
 
 
 def _require_slots(name: str, num_blocks: int | None, block_size: int) -> None:

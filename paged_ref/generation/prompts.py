@@ -21,8 +21,8 @@ def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def to_token_ids(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
     """Return the token ids of a string, of chat messages (by the tokenizer's chat template), or of a list of ids.
 
-    The tokenizer puts its start-of-sequence token before a string, unless the string begins with it, as a rendered
-    template does.
+    The tokenizer puts its start-of-sequence token before a string, unless the string begins with it (a rendered chat
+    template).
 
     Raises:
         ValueError: no tokens, an id outside the vocabulary, text without a tokenizer, or not a prompt at all.
@@ -38,7 +38,7 @@ def to_token_ids(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
     elif len(prompt) and isinstance(prompt[0], Mapping):
         token_ids = _from_messages(prompt, tokenizer)  # type: ignore[arg-type]
     else:
-        token_ids = list(prompt)
+        token_ids = list(prompt)  # type: ignore[arg-type]
     if not len(token_ids):
         raise ValueError("the prompt is empty: the model needs at least one token to continue")
     for i, token in enumerate(token_ids):

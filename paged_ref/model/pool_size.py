@@ -178,7 +178,8 @@ def _parse_bytes(name: str, value: object) -> int:
             num_bytes = float(number) * unit if "." in number else int(number) * unit
             num_bytes = int(num_bytes) if unit > 1 else num_bytes
     elif isinstance(value, Real) and not isinstance(value, bool):
-        num_bytes = int(value) if value == value // 1 else -1  # NaN and infinity are not equal to that
+        size = value if isinstance(value, int) else float(value)
+        num_bytes = int(size) if size == size // 1 else -1  # NaN and infinity are not equal to that
     if num_bytes < 1 or num_bytes != int(num_bytes):
         raise ValueError(
             f"{name} = {value!r}: it must be a whole number of bytes, 1 or more, or text like '512MB' or '2GiB'"
@@ -189,6 +190,7 @@ def _parse_bytes(name: str, value: object) -> int:
 def _activation_bytes(model: PagedModel, num_tokens: int, num_logits: int) -> int:
     """Return an upper bound on the activations of the largest step: those of the widest layer, plus the logits."""
     config: Any = model.model.config
+    config = getattr(config, "text_config", config)  # of a multimodal model
     widest = 2 * getattr(config, "intermediate_size", 4 * config.hidden_size) + 4 * config.hidden_size
     size = next(model.model.parameters()).element_size()
     return num_tokens * widest * size + num_logits * model.vocab_size * (size + 4)
