@@ -108,7 +108,7 @@ def _histogram(name: str, text: str, histogram: Histogram) -> list[str]:
         f"# TYPE {name} histogram",
         *(f'{name}_bucket{{le="{bound!r}"}} {count}' for bound, count in histogram.cumulative()),
         f'{name}_bucket{{le="+Inf"}} {histogram.count}',
-        f"{name}_sum {_exact(histogram.total)}",
+        f"{name}_sum {_exact(round(histogram.total, 9))}",
         f"{name}_count {histogram.count}",
     ]
 

@@ -304,7 +304,7 @@ def test_prometheus_client_reads_exact_numbers() -> None:
     assert values["vllm:kv_cache_usage_perc"] == 1 / 3
     assert values["paged_ref:computed_tokens"] == 123_456_789_012
     samples = {sample.name: sample.value for sample in read["vllm:time_to_first_token_seconds"].samples}
-    assert samples["vllm:time_to_first_token_seconds_sum"] == 0.1 + 0.2 + 999.9999999
+    assert samples["vllm:time_to_first_token_seconds_sum"] == 1000.2999999, "to the nanosecond"
 
 
 def test_what_lies_above_the_top_bucket_is_in_the_infinite_one_only() -> None:
