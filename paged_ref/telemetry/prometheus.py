@@ -8,6 +8,7 @@ counter's name ends in `_total`; a histogram's buckets are cumulative.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -114,4 +115,6 @@ def _histogram(name: str, text: str, histogram: Histogram) -> list[str]:
 
 def _exact(value: float) -> str:
     """Return a number without rounding: the shortest text that reads as the same float."""
-    return str(int(value)) if value == int(value) else repr(float(value))
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == value // 1 else repr(float(value))
