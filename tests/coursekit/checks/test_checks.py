@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from coursekit.checks import CheckFailed, check, report
-from coursekit.checks.answers import AnswerRaised, LocalHost, Proxy
+from coursekit.checks.answers import AnswerRaised, LocalHost, Proxy, output
 from coursekit.checks.codec import BadMessage, decode, encode, from_bytes, to_bytes
 from coursekit.checks.framework import CRASHED, PASSED, REGISTRY, UNSOLVED, Exercise, Wrong, as_list, is_whole
 
@@ -31,7 +31,7 @@ def task() -> Iterator[Exercise]:
     @made.part("lists, in place", points=1)
     def _lists(rng: Random, double: Any) -> None:
         values = [1, 2]
-        double(values)
+        double(output(values))
         if values != [2, 4]:
             raise Wrong("half", f"expected [2, 4], got {values}.")
 
