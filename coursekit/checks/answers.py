@@ -260,7 +260,7 @@ class Answers:
                 reply = self.ask([index, name, encode((args, kwargs), self.keep)])
                 if "raised" in reply:
                     name_of, message = reply["raised"]
-                    kind = getattr(builtins, name_of, None)
+                    kind: Any = getattr(builtins, name_of, None)
                     known = isinstance(kind, type) and issubclass(kind, Exception)
                     raise (kind if known else RuntimeError)(message)
                 return decode(reply["value"], lambda n, kind: None)

@@ -89,13 +89,14 @@ class Judge:
                 results[id] = ExerciseResult(exercise(id).fail_all(MISSING, submission.problem))
             else:
                 passed = {other for other, result in results.items() if result.verdict.passed}
-                results[id] = self._exercise(submission, exercise(id), passed)
+                results[id] = self.grade_exercise(submission, exercise(id), passed)
         problem = submission.problem or (
             "no answers: every cell is unchanged" if submission.untouched else None
         )
         return StudentResult(submission.student, submission.file, results, problem, self.layers)
 
-    def _exercise(self, submission: Submission, task: Exercise, passed: set[str]) -> ExerciseResult:
+    def grade_exercise(self, submission: Submission, task: Exercise, passed: set[str]) -> ExerciseResult:
+        """Grade one exercise, with the student's own answers to those that `passed`."""
         notes = list(submission.notes.get(task.id, []))
         blocked = [need for need in task.needs if need not in passed]
         verdict = self._judge(submission, task, passed, notes)

@@ -216,7 +216,7 @@ class _Texts:
         offset = len(text) % size
         shared = bool(offset) and self.pool.ref_count(before[-1]) > 1
         self.next += 1
-        slot = self.append_(table, self.memory, self.next)
+        slot = self.append_(table, output(self.memory), self.next)
         text.append(self.next)
         self.story.append(f"append({name})")
         after = as_list(table.blocks)
@@ -277,7 +277,10 @@ class _Texts:
         before = self.state()
         call = f"{self.told()}; append({name}) in an empty pool"
         must_raise(
-            partial(self.append_, self.tables[name], self.memory, 99), "OutOfBlocks", "not-refused", call
+            partial(self.append_, self.tables[name], output(self.memory), 99),
+            "OutOfBlocks",
+            "not-refused",
+            call,
         )
         self.story.append(f"append({name}), rejected")
         after = self.state()
