@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coursekit.checks.answers import output
 from coursekit.checks.chapter_02.memory import must_raise, num_free, told
 from coursekit.checks.chapter_04 import prefix  # noqa: F401  registers its exercises
 from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole

@@ -1,4 +1,4 @@
-"""Attacks on the grader, from `tests/helpers/submissions/attacks.py`: none earns a point, harms others or outlives its run."""
+"""Attacks from `tests/helpers/submissions/attacks.py`: none earns a point, harms others or outlives its run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from coursekit import ROOT
 from coursekit.build.exercises import sources
 from coursekit.checks.framework import MAX_MESSAGE, exercise
 from coursekit.grade.judge import ExerciseResult, Judge
-from coursekit.grade.lockdown import missing_layers
 from coursekit.grade.submission import Submission, load_book
-from tests.helpers.grading import RIGHT, cells_in
+from tests.helpers.grading import RIGHT, WEAK, cells_in
 
 CELLS = cells_in("attacks.py")
 (TOOLS,) = (cell.source for cell in CELLS if "tool" in cell.metadata)
@@ -33,7 +32,7 @@ class Judges(dict[str, Judge]):
     """A judge for each chapter, made when first asked for."""
 
     def __missing__(self, chapter: str) -> Judge:
-        self[chapter] = Judge(CHAPTERS[chapter], 5, seconds=6, weak=bool(missing_layers()))
+        self[chapter] = Judge(CHAPTERS[chapter], 5, seconds=6, weak=WEAK)
         return self[chapter]
 
 
@@ -60,7 +59,7 @@ def armed(source: str, path: Path, *, stub: bool = True) -> str:
 @pytest.mark.parametrize("cell", ATTACKS, ids=lambda cell: cell.metadata["attack"])
 def test_an_attack_earns_nothing(cell: NotebookNode, judges: Judges, tmp_path: Path) -> None:
     kind, id = cell.metadata["kind"], cell.metadata.get("exercise", "2.1")
-    if kind in BY_KERNEL and missing_layers():
+    if kind in BY_KERNEL and WEAK:
         pytest.skip("only the kernel's layers stop this attack")
     other = tmp_path / "other.ipynb"
     other.write_text("another student's", encoding="utf-8")

@@ -13,7 +13,7 @@ from coursekit import ROOT
 from coursekit.build.exercises import expand
 from coursekit.checks.bank import entries
 from coursekit.grade import command
-from tests.helpers.grading import cell_of, code_cell, write
+from tests.helpers.grading import WEAKLY, cell_of, code_cell, write
 
 TEXT = (ROOT / "curriculum/exercises/05_triton_kernel.py").read_text(encoding="utf-8")
 FULL = {"5.1": 5, "5.2": 6, "5.3": 12, "5.4": 6, "5.5": 5}
@@ -70,6 +70,7 @@ def test_a_class_is_graded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "3",
         "--seconds",
         "60",
+        *WEAKLY,
     ]
     assert command.main(command_line) == 1  # cem handed in nothing
     with (tmp_path / "report/grades.csv").open(encoding="utf-8") as file:
