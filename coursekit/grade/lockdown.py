@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import struct
 import sys
 from collections.abc import Iterable
@@ -101,6 +100,8 @@ def unprotected(paths: Iterable[Path]) -> list[str]:
 
 
 def _limit(seconds: float, memory_mb: int) -> None:
+    import resource  # Windows has none; there the grader says so instead
+
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: 0,

@@ -17,6 +17,9 @@ from coursekit.checks.framework import MAX_MESSAGE, exercise
 from coursekit.grade.judge import ExerciseResult, Judge
 from coursekit.grade.submission import Submission, load_book
 from tests.helpers.grading import RIGHT, WEAK, cells_in
+from tests.helpers.needs import needs_sandbox
+
+pytestmark = needs_sandbox
 
 CELLS = cells_in("attacks.py")
 (TOOLS,) = (cell.source for cell in CELLS if "tool" in cell.metadata)

@@ -16,6 +16,9 @@ from coursekit.grade.judge import Judge
 from coursekit.grade.lockdown import WeakSandbox, exposed, unprotected
 from coursekit.grade.sandbox import Rules, Zygote
 from tests.helpers.grading import BOOK, WEAK, notebook, write
+from tests.helpers.needs import needs_sandbox
+
+pytestmark = needs_sandbox
 
 
 def test_without_a_layer_the_grader_refuses_and_names_what_is_exposed(
