@@ -13,6 +13,7 @@ import os
 import sys
 
 from coursekit import ROOT, course_command
+from paged_ref.openmp import limit_spinning
 from paged_ref.utf8 import use_utf8
 
 COMMANDS = {
@@ -54,10 +55,7 @@ def main(arguments: list[str]) -> int:
     command = arguments[0] if arguments else "help"
     use_utf8()
     os.environ.setdefault("COURSE_COMMAND", "python -m coursekit")  # course.py has set it already
-    # Threads that wait for each other sleep instead of spinning. On a machine that others use too, spinning made a
-    # decode step thirty times as slow. Notebook kernels and tests inherit this. A benchmark has the machine to itself.
-    if command != "bench":
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    limit_spinning()  # notebook kernels, tests and benchmarks inherit it
     if command in ("help", "-h", "--help"):
         print(f"usage: {course_command()} COMMAND [ARGUMENTS]      (COMMAND --help explains one)\n")
         for name, (_, purpose) in known_commands().items():

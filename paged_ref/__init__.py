@@ -1,6 +1,6 @@
 """paged_ref: PagedAttention, written to be read.
 
-The README lists the files in reading order; the first lines of each file say which chapter teaches it. Importing this
+docs/architecture.md has a reading path; the first lines of each file say which chapter teaches it. Importing this
 package loads none of torch, triton or transformers: each public name is imported from its module on first use.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from .openmp import limit_spinning
 
 __version__ = "0.2.0"  # pyproject.toml takes it from here
 
@@ -42,6 +44,8 @@ _HOME = {
     "ModelShape": "sizing",
 }
 __all__ = sorted(_HOME)
+
+limit_spinning()  # before any module here imports torch or numba
 
 
 def __getattr__(name: str) -> Any:

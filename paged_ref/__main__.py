@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -27,8 +26,6 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     use_utf8()
     parser = argparse.ArgumentParser(prog=_program(), description="PagedAttention, written to be read.")
-    # Threads that spin while they wait slow down a machine that others use, too.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     _add_commands(parser, next((word for word in argv if not word.startswith("-")), ""))
     args = parser.parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.INFO)

@@ -545,8 +545,8 @@ from paged_ref.blocks.prefix_cache import PrefixCache
 class AnyPlaceCache(PrefixCache):
     """Finds a block by its own tokens, whatever stands before."""
 
-    def find(self, parent, tokens, extras=None, key=None):
-        filed = [entry for entries in self._by_key.values() for entry in entries]
+    def find(self, parent, tokens, extras=None):
+        filed = self._by_block.values()
         return next((entry for entry in filed if entry.tokens == tuple(tokens)), None)
 
 
@@ -585,7 +585,7 @@ print("wrong:", repr(model.tokenizer.decode(wrong[1])))
 # image.
 
 # %%
-from paged_ref.blocks.prefix_cache import chained_key
+from paged_ref.blocks.prefix_cache import HashedKey, chained_key
 
 cat, mat, hat = (1, 2, 3, 4), (5, 6, 7, 8), (9, 9, 9, 9)
 root = b""
@@ -595,8 +595,12 @@ print("mat after hat:", chained_key(key_hat, mat, None).hex()[:12])
 print("mat at the beginning:", chained_key(root, mat, None).hex()[:12])
 
 # %% [markdown]
+# `chained_key` is the kind of key that vLLM uses: SHA-256 of the three parts. Inside one process the chain is shorter
+# still: the first part can be the parent's *entry* itself. Our cache does that. Each entry holds a dictionary of the
+# entries that continue it, and the dictionary's key is the block's tokens, with the extras if there are any.
+#
 # The look-up walks along the chain, from the beginning of the sequence, block by block, and stops at the
-# first key that is missing:
+# first block that is missing:
 
 # %%
 show_source(PrefixCache.match)
@@ -767,8 +771,10 @@ print("Python's hash() of (-1,) and of (-2,):", hash((-1,)) == hash((-2,)))
 # user's context*.
 #
 # There are two remedies: a cryptographic hash, for which nobody knows how to make a collision, and
-# **comparing the contents on every hit**. Our cache does both. Let us force the worst: a hash function that
-# always returns the same.
+# **comparing the contents on every hit**. Our cache compares. A Python dictionary finds a key by its hash and then
+# compares the whole key, and our keys are the contents themselves. So Python's fast `hash()` is good enough here: a
+# collision costs a second comparison. An engine that trusts its keys, or sends them to another process in place of
+# the tokens, needs the cryptographic hash. Let us force the worst: a hash function that always returns the same.
 #
 # > **Predict.** With that function, a cache that trusts its keys answers every look-up with the same block.
 # > What does ours do?
@@ -799,11 +805,12 @@ for block, tokens in enumerate([(1, 2, 3, 4), (5, 6, 7, 8), (9, 9, 9, 9)]):
 for tokens in ((1, 2, 3, 4), (5, 6, 7, 8), (0, 0, 0, 0)):
     found = ours.find(None, tokens)
     print(f"{tokens}: trusting {trusting.find(tokens)}, ours {found.block if found else None}")
-show_source(PrefixCache.find)
+show_source(PrefixCache.find, HashedKey)
 
 # %% [markdown]
-# An entry remembers its parent and its tokens, and `find` compares them. With a colliding hash the cache
-# becomes slower, and stays right. The whole model on that cache:
+# `find` looks in the parent's own dictionary, so the parent is right. A `HashedKey` has the hash that we forced on it,
+# and is equal to another only if the contents are. With a colliding hash the cache becomes slower, and stays right.
+# The whole model on that cache:
 
 # %%
 safe = LLM(model, num_blocks=64, block_size=SIZE)

@@ -21,7 +21,6 @@ The design follows vLLM's block pool (PagedAttention paper, section 4.2, for the
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -93,11 +92,12 @@ class BlockPool:
             raise ValueError(f"cannot allocate {n} blocks: the number must be 0 or more")
         if n > self.num_free:
             raise OutOfBlocks(f"{n} blocks wanted, {self.num_free} of {self.num_blocks} are free")
-        blocks = [self._free.pop_head() for _ in range(n)]
+        blocks, counts = self._free.pop_head(n), self._ref_counts
         for block in blocks:
-            self._ref_counts[block] = 1
-        for block in blocks:
-            self.forget(block)  # the block will be overwritten: its old contents must not be found again
+            counts[block] = 1
+        if blocks and self._is_cached(blocks[-1]):  # uncached blocks are queued before the cached ones
+            for block in blocks:
+                self.forget(block)  # the block will be overwritten: its old contents must not be found again
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
@@ -127,24 +127,21 @@ class BlockPool:
         Raises:
             ValueError: an unknown id, or a block freed more often than it has holders; nothing changes then.
         """
-        blocks = list(blocks)
-        for block, drops in Counter(blocks).items():
-            self._require_known(block)
-            if drops > self._ref_counts[block]:
-                raise ValueError(
-                    f"double free of block {block}: it has {self._ref_counts[block]} holders, but was freed {drops} "
-                    "times"
-                )
-        worthless = []
-        for block in blocks:
-            self._ref_counts[block] -= 1
-            if self._ref_counts[block] == 0:
-                if self._is_cached(block):
-                    self._free.push_tail(block)
-                else:
-                    worthless.append(block)
-        for block in reversed(worthless):
-            self._free.push_head(block)
+        blocks, counts = list(blocks), self._ref_counts
+        unheld = []
+        for i, block in enumerate(blocks):
+            if not (0 <= block < self.num_blocks and counts[block]):
+                for freed in blocks[:i]:
+                    counts[freed] += 1
+                self._refuse_to_free(block, blocks)
+            counts[block] -= 1
+            if not counts[block]:
+                unheld.append(block)
+        cached = self.prefix_cache.cached(unheld) if self.prefix_cache is not None else []
+        if len(cached) < len(unheld):
+            keep = set(cached)
+            self._free.push_head(*(block for block in unheld if block not in keep))
+        self._free.push_tail(*cached)
 
     def forget(self, block: int) -> None:
         """Remove the block, and all cached blocks that continue it, from the prefix cache: it will be overwritten.
@@ -157,6 +154,17 @@ class BlockPool:
             if self._ref_counts[lost] == 0:
                 self._free.remove(lost)
                 self._free.push_head(lost)
+
+    def forget_all(self) -> int:
+        """Empty the prefix cache, and return the number of blocks that were cached. Held blocks stay held."""
+        if self.prefix_cache is None:
+            return 0
+        blocks = self.prefix_cache.clear()
+        for block in blocks:
+            if self._ref_counts[block] == 0:
+                self._free.remove(block)
+                self._free.push_head(block)
+        return len(blocks)
 
     def free_blocks(self) -> list[int]:
         """Return the free blocks in the order in which `allocate` would take them, in time proportional to them."""
@@ -187,6 +195,13 @@ class BlockPool:
     def _is_cached(self, block: int) -> bool:
         return self.prefix_cache is not None and block in self.prefix_cache
 
+    def _refuse_to_free(self, block: int, blocks: list[int]) -> None:
+        self._require_known(block)
+        raise ValueError(
+            f"double free of block {block}: it has {self._ref_counts[block]} holders, but was freed "
+            f"{blocks.count(block)} times"
+        )
+
     def _require_known(self, block: int) -> None:
         if not 0 <= block < self.num_blocks:
             raise ValueError(f"unknown block {block}: the pool has blocks 0 to {self.num_blocks - 1}")
@@ -210,23 +225,37 @@ class _FreeQueue:
             yield block
             block = self._next[block]
 
-    def pop_head(self) -> int:
-        block = self._next[self._end]
-        self.remove(block)
-        return block
+    def pop_head(self, n: int) -> list[int]:
+        """Remove the first `n` blocks and return them in their order."""
+        links = self._next
+        blocks, block = [], links[self._end]
+        for _ in range(n):
+            blocks.append(block)
+            block = links[block]
+        self._link(self._end, block)
+        self._length -= n
+        return blocks
 
     def remove(self, block: int) -> None:
-        before, after = self._previous[block], self._next[block]
-        self._next[before], self._previous[after] = after, before
+        self._link(self._previous[block], self._next[block])
         self._length -= 1
 
-    def push_head(self, block: int) -> None:
-        self._insert(self._end, block, self._next[self._end])
+    def push_head(self, *blocks: int) -> None:
+        self._insert(self._end, blocks, self._next[self._end])
 
-    def push_tail(self, block: int) -> None:
-        self._insert(self._previous[self._end], block, self._end)
+    def push_tail(self, *blocks: int) -> None:
+        self._insert(self._previous[self._end], blocks, self._end)
 
-    def _insert(self, before: int, block: int, after: int) -> None:
-        self._next[before] = self._previous[after] = block
-        self._previous[block], self._next[block] = before, after
-        self._length += 1
+    def _insert(self, before: int, blocks: tuple[int, ...], after: int) -> None:
+        """Link the blocks, in their order, between two neighbours."""
+        links, back = self._next, self._previous
+        for block in blocks:
+            links[before] = block
+            back[block] = before
+            before = block
+        self._link(before, after)
+        self._length += len(blocks)
+
+    def _link(self, before: int, after: int) -> None:
+        self._next[before] = after
+        self._previous[after] = before

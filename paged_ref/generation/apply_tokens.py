@@ -61,7 +61,9 @@ def _take(scheduler: Scheduler, request: Request, sequence: Sequence, draw: Draw
     ended = draw.token_id in request.end_token_ids
     stopped = detokenizer is not None and detokenizer.stopped
     if ended or stopped or sequence.num_new_tokens >= request.max_new_tokens:
-        text += detokenizer.finish() if detokenizer else ""
+        if detokenizer is not None:
+            text += detokenizer.finish()  # the text held back may complete a stop string
+            stopped = detokenizer.stopped
         scheduler.finish(request, sequence, "stop" if ended or stopped else "length")
     _emit(request, sequence, draw.token_id, text, sequence.finish_reason)
 

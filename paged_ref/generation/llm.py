@@ -5,12 +5,16 @@
 
 `LLM.step` runs this loop once. `generate` and `stream` repeat it until their requests have ended. Requests join and
 leave between any two steps: that is continuous batching.
+
+Several threads may use one engine. A lock lets one of them at a time take a step or change the queue; the step
+computes the requests of all threads, so each thread's loop only has to wait until its own requests have ended.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import time
 from collections import abc, deque
 from collections.abc import Collection, Iterator
@@ -27,7 +31,7 @@ from ..blocks.block_table import BlockTable
 from ..model.batch import build_batch
 from ..model.compile_loops import compile_loops
 from ..model.hf_model import PagedModel
-from ..model.pool_size import choose_num_blocks
+from ..model.pool_size import choose_num_blocks, kv_bytes_setting
 from ..sampling.beam_search import BeamSearch
 from ..sampling.detokenizer import Detokenizer
 from ..sampling.params import SamplingParams
@@ -53,7 +57,11 @@ class LLM:
         model: "smollm2-135m", a hub id, a local folder, a loaded transformers causal LM, or a `PagedModel`, which
             several engines may share as long as they do not run at the same time.
         tokenizer: the tokenizer of an already loaded model; other models come with theirs.
-        num_blocks: blocks in the pool; None: as many as `memory_fraction` allows (the log shows the calculation).
+        num_blocks: blocks in the pool; None: as many as `kv_bytes` or `memory_fraction` allow (the log shows the
+            calculation).
+        kv_bytes: memory for keys and values, in bytes or as text like "512MB" or "2GiB". It replaces `memory_fraction`
+            and the CPU's limit; the memory that is free still bounds it. None: the environment variable
+            PAGED_REF_KV_BYTES, if it is set. With `num_blocks` as well, the blocks must fit in it.
         block_size: tokens per block.
         memory_fraction: fraction of the device's memory for weights, activations and cache together.
         dtype: "auto", "float32", "float16", "bfloat16"; see `PagedModel.load`.
@@ -77,6 +85,7 @@ class LLM:
         num_blocks: int | None = None,
         block_size: int = 16,
         memory_fraction: float = 0.9,
+        kv_bytes: int | str | None = None,
         dtype: str = "auto",
         device: str = "auto",
         backend: str = "auto",
@@ -91,18 +100,17 @@ class LLM:
             raise ValueError(f"preemption = {preemption!r}: it must be 'recompute' or 'swap'")
         if backend != "auto":
             load_backend(backend)
-        sizes = {
-            "block_size": block_size,
-            "num_blocks": num_blocks,
-            "num_host_blocks": num_host_blocks,
-            "max_num_seqs": max_num_seqs,
-            "max_num_batched_tokens": max_num_batched_tokens,
-        }
-        for name, value in sizes.items():
-            if value is not None:
-                require_int(name, value, 1)  # before a model is loaded
-                if value > MOST:
-                    raise ValueError(f"{name} = {value}: it must be at most {MOST}")
+        # Before a model is loaded, which takes seconds.
+        block_size = _require_size("block_size", block_size)
+        max_num_seqs = _require_size("max_num_seqs", max_num_seqs)
+        max_num_batched_tokens = _require_size("max_num_batched_tokens", max_num_batched_tokens)
+        num_blocks = None if num_blocks is None else _require_size("num_blocks", num_blocks)
+        num_host_blocks = (
+            None if num_host_blocks is None else _require_size("num_host_blocks", num_host_blocks)
+        )
+        _require_slots("num_blocks", num_blocks, block_size)
+        _require_slots("num_host_blocks", num_host_blocks, block_size)
+        kv_bytes = kv_bytes_setting(kv_bytes)
         if isinstance(model, PagedModel):
             self.model = model
         elif isinstance(model, PreTrainedModel):
@@ -113,10 +121,15 @@ class LLM:
         load_backend(self.backend)
         if self.backend == "numba":
             compile_loops()
-        if num_blocks is None:
-            num_blocks = choose_num_blocks(
-                self.model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens
-            )
+        num_blocks = choose_num_blocks(
+            self.model,
+            block_size,
+            memory_fraction,
+            max_num_seqs,
+            max_num_batched_tokens,
+            kv_bytes,
+            num_blocks,
+        )
         self.cache = self.model.new_cache(num_blocks, block_size)  # raises MemoryError if there is no room
         self.pool = TimedBlockPool(num_blocks, block_size, enable_prefix_caching)
         host_pool = self.host_cache = None
@@ -126,6 +139,7 @@ class LLM:
         self.scheduler = Scheduler(self.pool, max_num_seqs, max_num_batched_tokens, watermark, host_pool)
         self.metrics = Metrics(self.scheduler)
         self._num_requests = 0
+        self._lock = threading.RLock()  # re-entrant: a step aborts requests
 
     # ---- the ways to run requests
 
@@ -149,8 +163,7 @@ class LLM:
         try:
             self._add_all(requests, prompts, sampling)
             with ProgressBar(requests) as progress:
-                while any(request.sequences for request in requests):
-                    self.step()
+                while self._advance(requests):
                     progress.update(self.metrics.generated_tokens)
             return [self.output(request) for request in requests]
         finally:
@@ -174,8 +187,9 @@ class LLM:
         try:
             self._add_all(requests, prompts, sampling, with_events=True)
             yield None
-            while any(request.sequences for request in requests):
-                self.step()
+            running = True
+            while running:
+                running = self._advance(requests)  # False: another thread's step made the last events
                 for i, request in enumerate(requests):
                     while request.events:
                         yield StreamEvent(i, *request.events.popleft())
@@ -190,22 +204,36 @@ class LLM:
         Raises:
             ValueError: the prompt is empty or too long, has a token id outside the vocabulary, or never fits the pool.
         """
-        request = self._new_request(prompt, sampling or SamplingParams(), priority)
-        with uninterrupted():
-            self._add(request)
+        with self._lock:
+            request = self._new_request(prompt, sampling or SamplingParams(), priority)
+            with uninterrupted():
+                self._add(request)
         return request
 
     def output(self, request: Request) -> RequestOutput:
         """Return the request's output so far."""
-        return RequestOutput.of(request)
+        with self._lock:
+            return RequestOutput.of(request)
 
     def abort(self, *requests: Request) -> None:
         """End requests immediately and free their blocks. Harmless for requests that have ended."""
-        with uninterrupted():
+        with self._lock, uninterrupted():
             for request in requests:
                 if request.sequences:
                     self.scheduler.abort(request)
                     request.finish_time = time.perf_counter()
+
+    def reset_prefix_cache(self) -> int:
+        """Forget all cached keys and values, and return the number of blocks that held some.
+
+        Call it when the model's weights were changed in place, by training or by merging an adapter: cached keys and
+        values are those of the old weights, and nothing else tells the engine. Requests that run are recomputed from
+        their first token, so that every later token comes from the new weights. (Weights that are packed for the CPU
+        are copies: change those of a `PagedModel` loaded with `pack_weights=False`, or make a new one.)
+        """
+        with self._lock, uninterrupted():
+            self.scheduler.recompute_all()
+            return self.pool.forget_all()
 
     # ---- one step
 
@@ -217,7 +245,40 @@ class LLM:
 
         Raises:
             FloatingPointError: the model returned NaN for some requests; these are aborted.
+            RuntimeError: requests wait, but none can be computed.
         """
+        with self._lock:
+            step = self._step()
+            if not step.chunks and self.scheduler.has_work:
+                raise RuntimeError(
+                    f"the step computed nothing, but {len(self.scheduler.waiting)} requests wait and "
+                    f"{len(self.scheduler.running)} run, with {self.pool.num_free} of {self.pool.num_blocks} blocks "
+                    "free: the pool or the scheduler was changed from outside"
+                )
+            return step
+
+    def _advance(self, requests: abc.Sequence[Request]) -> bool:
+        """Take a step if one of these requests still runs; return False if all had ended.
+
+        Another thread's step may have ended them, or aborted them with an error, which is raised here.
+        """
+        with self._lock:
+            running = any(request.sequences for request in requests)
+            if running:
+                if not self.scheduler.has_work:
+                    raise RuntimeError("requests still run, but the scheduler does not have them")
+                try:
+                    self.step()
+                except FloatingPointError:
+                    if not any(request.error for request in requests):
+                        return True  # requests of others, who get the error from their own loop
+                    raise
+        for request in requests:
+            if request.error is not None:
+                raise request.error
+        return running
+
+    def _step(self) -> Step:
         step = Step()
         sampled: list[Chunk] = []
         try:
@@ -240,7 +301,10 @@ class LLM:
                 self.scheduler.recover(step)
             if damaged:
                 numbers = sorted(request.request_id for request in damaged)
-                raise FloatingPointError(f"requests {numbers} were aborted: {error}") from error
+                aborted = FloatingPointError(f"requests {numbers} were aborted: {error}")
+                for request in damaged:
+                    request.error = aborted
+                raise aborted from error
             raise
         return step
 
@@ -280,11 +344,12 @@ class LLM:
             )
         for i, prompt in enumerate(prompts):
             try:
-                request = self._new_request(prompt, each[i])
-                request.events = deque() if with_events else None
-                with uninterrupted():
-                    self._add(request)
-                    requests.append(request)
+                with self._lock:
+                    request = self._new_request(prompt, each[i])
+                    request.events = deque() if with_events else None
+                    with uninterrupted():
+                        self._add(request)
+                        requests.append(request)
             except ValueError as error:
                 raise (NeverFits if isinstance(error, NeverFits) else ValueError)(
                     f"prompt {i}: {error}"
@@ -297,8 +362,7 @@ class LLM:
     def _new_request(self, prompt: Prompt, sampling: SamplingParams, priority: int = 0) -> Request:
         if not isinstance(sampling, SamplingParams):
             raise ValueError(f"sampling is {sampling!r:.60}: it must be a SamplingParams")
-        if not isinstance(priority, int):
-            raise ValueError(f"priority = {priority!r}: it must be a whole number")
+        priority = require_int("priority", priority, -MOST)
         token_ids = to_token_ids(prompt, self.model.tokenizer, self.model.vocab_size)
         room = self.model.max_positions - len(token_ids)
         if room < 1:
@@ -328,6 +392,23 @@ class LLM:
                 )
             request.beam_search = search
         return request
+
+
+def _require_size(name: str, value: object) -> int:
+    """Return a size as an int; raise ValueError unless it is a whole number from 1 to MOST."""
+    size = require_int(name, value, 1)
+    if size > MOST:
+        raise ValueError(f"{name} = {value}: it must be at most {MOST}")
+    return size
+
+
+def _require_slots(name: str, num_blocks: int | None, block_size: int) -> None:
+    """Raise ValueError unless every slot of so many blocks is an int32."""
+    if num_blocks is not None and num_blocks * block_size > MOST:
+        raise ValueError(
+            f"{name} = {num_blocks} with block_size = {block_size}: that is {num_blocks * block_size} slots, but slots "
+            f"are int32, so there can be at most {MOST}, here {MOST // block_size} blocks"
+        )
 
 
 __all__ = ["LLM", "CompletionOutput", "RequestOutput", "StreamEvent"]

@@ -21,19 +21,24 @@ def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def to_token_ids(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
     """Return the token ids of a string, of chat messages (by the tokenizer's chat template), or of a list of ids.
 
+    The tokenizer puts its start-of-sequence token before a string, unless the string begins with it (a rendered chat
+    template).
+
     Raises:
         ValueError: no tokens, an id outside the vocabulary, text without a tokenizer, or not a prompt at all.
     """
     _require_kind(prompt)
     if isinstance(prompt, str):
         try:
-            token_ids = _require(tokenizer, "a string")(prompt).input_ids
+            token_ids = _without_second_start(
+                prompt, _require(tokenizer, "a string")(prompt).input_ids, tokenizer
+            )
         except (UnicodeError, TypeError) as error:  # half of a surrogate pair
             raise ValueError(f"the prompt is not text that can be encoded: {error}") from error
     elif len(prompt) and isinstance(prompt[0], Mapping):
         token_ids = _from_messages(prompt, tokenizer)  # type: ignore[arg-type]
     else:
-        token_ids = list(prompt)
+        token_ids = list(prompt)  # type: ignore[arg-type]
     if not len(token_ids):
         raise ValueError("the prompt is empty: the model needs at least one token to continue")
     for i, token in enumerate(token_ids):
@@ -46,6 +51,17 @@ def to_token_ids(prompt: Prompt, tokenizer: Any, vocab_size: int) -> list[int]:
                 f"token {i} of the prompt is {token}: the vocabulary has ids 0 to {vocab_size - 1}"
             )
     return [int(token) for token in token_ids]
+
+
+def _without_second_start(text: str, token_ids: list[int], tokenizer: Any) -> list[int]:
+    """Return the ids without the start token that the tokenizer put before text that begins with one already.
+
+    A chat template rendered to a string begins with the start-of-sequence token, and most tokenizers add another.
+    """
+    start, start_id = getattr(tokenizer, "bos_token", None), getattr(tokenizer, "bos_token_id", None)
+    if start and text.startswith(start) and list(token_ids[:2]) == [start_id, start_id]:
+        return token_ids[1:]
+    return token_ids
 
 
 def _from_messages(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> list[int]:

@@ -31,9 +31,12 @@ from .. import attention
 from ..blocks.kv_cache import KVCache, write_rows
 from ..sizing import ModelShape
 from ..weights import load_arguments, resolve
+from . import acceptance
 from .batch import StepBatch
+from .masks import UNREADABLE, trial_mask
 from .onednn import multiplies_bfloat16
 from .paged_step import PagedStep
+from .unsupported import UnsupportedModel, reason_in_config
 
 try:
     from . import cpu
@@ -50,7 +53,6 @@ def paged_attention_forward(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     paged_step: PagedStep | None = None,
     **ignored: Any,
@@ -61,17 +63,11 @@ def paged_attention_forward(
     returns [1, num_tokens, num_heads, head_dim] and no weights. Writing comes first, because a token sees itself.
     """
     if paged_step is None:
-        raise UnsupportedModel(
-            f"{type(module).__name__} does not pass keyword arguments on to its attention function"
+        raise RuntimeError(
+            "this model's attention reads a paged cache: call restore() first, and use the model then"
         )
-    if ignored.get("s_aux") is not None:
-        raise UnsupportedModel(
-            f"{type(module).__name__} uses attention sinks, which the paged backends do not compute"
-        )
-    if not getattr(module, "is_causal", True):
-        raise UnsupportedModel(
-            f"{type(module).__name__} lets tokens see later ones, which a cache cannot serve"
-        )
+    if attention_mask is not None:
+        raise UnsupportedModel(f"{type(module).__name__} {UNREADABLE}")
     rows, new_keys, new_values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
 
     def write(key_cache: torch.Tensor, value_cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
@@ -80,8 +76,7 @@ def paged_attention_forward(
         return rows
 
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    window = sliding_window or getattr(module, "sliding_window", None)
-    attended = paged_step.write_then_attend(module.layer_idx, write, scale, window, softcap)
+    attended = paged_step.write_then_attend(module.layer_idx, write, scale, softcap)
     return attended.unsqueeze(0), None
 
 
@@ -89,12 +84,23 @@ def no_mask(*args: Any, **kwargs: Any) -> None:
     """Build no mask. This is registered as transformers' mask function."""
 
 
+def trial_attention_forward(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Check what a layer passes to its attention function, then attend. This is registered for the trial run."""
+    acceptance.inspect_layer(module, query, key, value, attention_mask, others)
+    return paged_attention_forward(module, query, key, value, None, **others)
+
+
 AttentionInterface.register(NAME, paged_attention_forward)
 AttentionMaskInterface.register(NAME, no_mask)
-
-
-class UnsupportedModel(ValueError):
-    """The model's attention cannot be replaced through transformers' attention interface."""
+AttentionInterface.register(acceptance.TRIAL, trial_attention_forward)
+AttentionMaskInterface.register(acceptance.TRIAL, trial_mask)
 
 
 class PagedModel:
@@ -104,28 +110,41 @@ class PagedModel:
         model: any transformers causal LM. Its attention is replaced in place; `restore` undoes this.
         tokenizer: its tokenizer, or None.
 
+    The model is accepted only if its logits on block tables are its own: a short run compares them (`acceptance`).
+    A refused model is left as it was, except that packed weights and fused layers are undone.
+
+    Attributes:
+        shape: layers, KV heads, head size and dtype.
+        windows: the sliding window of each layer, None for a layer without one.
+
     Raises:
-        UnsupportedModel: a layer bypasses our attention function, found by a trial run of three tokens.
+        UnsupportedModel: the engine would compute other logits than the model does; the message gives the reason.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
-        self.model = model.eval()
-        self.tokenizer = tokenizer
+        self.model, self.tokenizer = model, tokenizer
         self.device, self.dtype = model.device, model.dtype
-        try:
-            self.shape = ModelShape.from_config(model.config, dtype=str(model.dtype).removeprefix("torch."))
-        except ValueError as error:
-            raise UnsupportedModel(f"{type(model).__name__} has no KV cache to page: {error}") from error
-        self.vocab_size: int = model.config.vocab_size
-        self.max_positions: int = getattr(model.config, "max_position_embeddings", 2**31 - 1)
-        self.eos_token_ids = _as_set(
-            model.generation_config.eos_token_id if model.generation_config else None
-        )
-        self.eos_token_ids |= _as_set(model.config.eos_token_id)
         current = model.config._attn_implementation
-        self._dense = model._paged_ref_dense if current == NAME else current
-        model._paged_ref_dense = self._dense  # so that a second PagedModel of this model can restore it too
-        self._swap_attention()
+        own: Any = model._paged_ref_dense if current == NAME else current
+        self._dense: str = own
+        in_training = [module for module in model.modules() if module.training]
+        self.windows: dict[int, int | None] = {}
+        try:
+            model.eval()
+            for config in (model.config, model.config.get_text_config()):
+                reason = reason_in_config(config)
+                if reason is not None:
+                    raise UnsupportedModel(reason)
+            self._read_config()
+            self.windows = acceptance.accept(self, self._dense, NAME)
+        except BaseException as error:
+            self.restore()
+            for module in in_training:
+                module.training = True
+            if isinstance(error, Exception) and not isinstance(error, MemoryError):
+                raise _refusal(model, error) from error
+            raise
+        model._paged_ref_dense = own  # so that a second PagedModel of this model can restore it too
 
     @classmethod
     def load(
@@ -176,7 +195,7 @@ class PagedModel:
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache, backend: str = "auto") -> torch.Tensor:
         """Run one step: write its keys and values and return the logits [len(sample_rows), vocab_size]."""
-        return self._forward(batch, cache, backend)[0]
+        return self.run_step(batch, cache, backend)[0]
 
     def restore(self) -> PreTrainedModel:
         """Restore the model's own attention, layers and plain weights, and return it."""
@@ -185,7 +204,8 @@ class PagedModel:
         self.model.set_attn_implementation(self._dense)
         return self.model
 
-    def _forward(self, batch: StepBatch, cache: KVCache, backend: str) -> tuple[torch.Tensor, PagedStep]:
+    def run_step(self, batch: StepBatch, cache: KVCache, backend: str) -> tuple[torch.Tensor, PagedStep]:
+        """Run one step as `forward` does; return the logits, and the step with its record of layers and windows."""
         if self.model.config._attn_implementation == self._dense:
             raise RuntimeError(
                 "the model's own attention was restored (`restore`): make a new PagedModel of it"
@@ -194,55 +214,42 @@ class PagedModel:
             backend = attention.choose_backend(cache.keys)
         plan = attention.plan(batch.attention, cache.block_size, backend, self.device)
         _check_slots(batch, cache)
-        step = PagedStep(cache, plan, self._tensor(batch.slot_mapping))
+        step = PagedStep(cache, plan, self._tensor(batch.slot_mapping), self.windows)
+        sample_rows = self._tensor(batch.sample_rows)
         result = self.model(
             input_ids=self._tensor(batch.token_ids)[None],
             position_ids=self._tensor(batch.positions)[None],
             use_cache=False,
-            logits_to_keep=self._tensor(batch.sample_rows),
+            logits_to_keep=sample_rows,
             paged_step=step,
         )
-        return result.logits[0], step
+        logits = result.logits[0]
+        if len(logits) != len(sample_rows):  # a model that knows no `logits_to_keep`
+            logits = logits[sample_rows]
+        return logits, step
 
     def _tensor(self, array: Any) -> torch.Tensor:
         return torch.from_numpy(array.astype("int64")).to(self.device)
 
-    def _swap_attention(self) -> None:
-        kind = type(self.model).__name__
-        reason = _why_not(self.model.config)
-        if reason is not None:
-            raise UnsupportedModel(f"{kind} {reason}")
+    def _read_config(self) -> None:
+        config = self.model.config.get_text_config()
         try:
-            self.model.set_attn_implementation(NAME)
-            layers = self._trial()
-        except UnsupportedModel:
-            self.restore()
-            raise
-        except Exception as error:
-            self.restore()
-            raise UnsupportedModel(f"the attention of {kind} cannot be replaced: {error}") from error
-        if layers != list(range(self.shape.num_layers)):
-            self.restore()
-            raise UnsupportedModel(
-                f"the attention of {kind} cannot be replaced: only {len(set(layers))} of its "
-                f"{self.shape.num_layers} layers called the registered function"
-            )
+            self.shape = ModelShape.from_config(config, dtype=str(self.dtype).removeprefix("torch."))
+        except ValueError as error:
+            raise UnsupportedModel(f"has no KV cache to page: {error}") from error
+        self.vocab_size: int = config.vocab_size
+        self.max_positions: int = getattr(config, "max_position_embeddings", 2**31 - 1)
+        self.eos_token_ids = _as_set(getattr(config, "eos_token_id", None))
+        if self.model.generation_config:
+            self.eos_token_ids |= _as_set(self.model.generation_config.eos_token_id)
 
-    @torch.inference_mode()
-    def _trial(self) -> list[int]:
-        """Run three tokens through a small cache and return the indices of the layers that called our attention."""
-        import numpy as np
 
-        three = np.arange(3, dtype=np.int32)
-        batch = StepBatch(
-            token_ids=np.zeros(3, dtype=np.int32),
-            positions=three,
-            slot_mapping=three,
-            sample_rows=three[2:],
-            attention=attention.Batch.of(np.array([[0]]), np.array([3]), np.array([0, 3])),
-        )
-        _, step = self._forward(batch, self.new_cache(1, 4), "torch")
-        return step.layers
+def _refusal(model: PreTrainedModel, error: Exception) -> UnsupportedModel:
+    """Return the error that names the model and the reason."""
+    kind = type(model).__name__
+    if isinstance(error, UnsupportedModel):
+        return UnsupportedModel(f"{kind} {error}")
+    return UnsupportedModel(f"the attention of {kind} cannot be replaced: {error}")
 
 
 def _check_slots(batch: StepBatch, cache: KVCache) -> None:
@@ -259,24 +266,6 @@ def _check_slots(batch: StepBatch, cache: KVCache) -> None:
         raise IndexError(
             f"slot_mapping[{wrong[0]}] = {slots[wrong[0]]}, but the cache has slots 0 to {num_slots - 1}"
         )
-
-
-def _why_not(config: Any) -> str | None:
-    """Return the feature in a model's config that this engine would compute wrongly, as text; None if none is found."""
-    if config.is_encoder_decoder:
-        return "is an encoder-decoder; only decoders have the cache this engine pages"
-    if getattr(config, "attention_chunk_size", None):
-        return "attends within chunks, a mask that the paged backends do not compute"
-    if getattr(config, "use_bidirectional_attention", False):
-        return "lets tokens see later ones, which a cache cannot serve"
-    rope = getattr(config, "rope_parameters", None) or {}
-    kinds = {str(part.get("rope_type")) for part in (rope, *rope.values()) if isinstance(part, dict)}
-    for kind in sorted(kinds & {"dynamic", "longrope"}):
-        return (
-            f"rescales positions by the longest sequence of a batch ({kind!r} rotary embedding), "
-            "so one request would change the results of another"
-        )
-    return None
 
 
 def choose_device(device: str) -> str:

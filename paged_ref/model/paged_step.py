@@ -23,12 +23,14 @@ class PagedStep:
         cache: keys and values of all layers.
         plan: the attention backend's plan for this batch.
         slots: [num_tokens] int64, where each token's key and value are written.
+        windows: the sliding window of each layer that has one, by the layer's index.
         layers: indices of the layers that have attended so far.
     """
 
     cache: KVCache
     plan: AttentionPlan
     slots: torch.Tensor
+    windows: dict[int, int | None] = field(default_factory=dict)
     layers: list[int] = field(default_factory=list)
 
     def write_then_attend(
@@ -36,7 +38,6 @@ class PagedStep:
         layer: int,
         write: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
         scale: float,
-        sliding_window: int | None = None,
         softcap: float | None = None,
     ) -> torch.Tensor:
         """Write one layer's new keys and values, then attend through the table.
@@ -46,7 +47,7 @@ class PagedStep:
             write: called as write(key_cache, value_cache, slots); writes this step's rows into the layer's caches
                 [num_blocks, block_size, num_kv_heads, head_dim] and returns the queries [num_tokens, num_heads,
                 head_dim].
-            scale, sliding_window, softcap: see `paged_attention`.
+            scale, softcap: see `paged_attention`.
 
         Returns:
             [num_tokens, num_heads, head_dim].
@@ -54,5 +55,5 @@ class PagedStep:
         self.layers.append(layer)
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         query = write(keys, values, self.slots)
-        attended: torch.Tensor = self.plan.run(query, keys, values, scale, sliding_window, softcap)
+        attended: torch.Tensor = self.plan.run(query, keys, values, scale, self.windows.get(layer), softcap)
         return attended

@@ -10,12 +10,14 @@ here because the activations are small compared with the weights.
 from __future__ import annotations
 
 import logging
+import os
+import re
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from ..sizing import blocks_for, human_bytes
+from .memory_limits import free_memory
 
 if TYPE_CHECKING:
     from .hf_model import PagedModel
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("paged_ref")
 
 CPU_LIMIT = 2 * 2**30
+MOST_SLOTS = 2**31 - 1  # slots are int32
+KV_BYTES = "PAGED_REF_KV_BYTES"
+UNITS = {"": 1, **{f"{prefix}": 10 ** (3 * i) for i, prefix in enumerate("kmgt", 1)},
+         **{f"{prefix}i": 2 ** (10 * i) for i, prefix in enumerate("kmgt", 1)}}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class Budget:
     others: int
     per_block: int
     limit: int | None = None
+    limited_by: str = ""
 
     @property
     def room(self) -> int:
@@ -57,7 +64,8 @@ class Budget:
         return max(0, self.room) // self.per_block
 
     def __str__(self) -> str:
-        parts = [f"{human_bytes(self.total)} x {self.memory_fraction:.2f}"]
+        under = f" under {self.limited_by}" if self.limited_by else ""
+        parts = [f"{human_bytes(self.total)}{under} x {self.memory_fraction:.2f}"]
         for what in ("weights", "activations", "others"):
             if getattr(self, what):
                 parts.append(f"- {human_bytes(getattr(self, what))} {what}")
@@ -66,30 +74,70 @@ class Budget:
         return " ".join(parts).replace(" ,", ",") + f", at {human_bytes(self.per_block)} per block"
 
 
-def choose_num_blocks(
-    model: PagedModel, block_size: int, memory_fraction: float, max_num_seqs: int, max_num_batched_tokens: int
-) -> int:
-    """Return the number of blocks that fit, and log the calculation.
+def kv_bytes_setting(kv_bytes: int | str | None) -> int | None:
+    """Return `kv_bytes` in bytes; None: what the environment variable PAGED_REF_KV_BYTES says, or None without it.
 
-    A CPU's memory is shared with other programs: the cache takes at most 2 GiB of it unless the caller sets
-    `num_blocks`. On any device, the cache is never larger than `max_num_seqs` sequences of the model's full length.
+    Text is a number of bytes, or a number with a unit: kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (of 1024).
 
     Raises:
-        ValueError: a fraction outside (0, 1], or a block size below 1.
-        MemoryError: fewer than two blocks fit; the message shows the calculation.
+        ValueError: something else, or less than one byte; the message says which of the two was set.
     """
-    if not 0 < memory_fraction <= 1:
-        raise ValueError(f"memory_fraction = {memory_fraction}: it must be above 0 and at most 1")
+    if kv_bytes is None:
+        text = os.environ.get(KV_BYTES, "").strip()
+        return _parse_bytes(KV_BYTES, text) if text else None
+    return _parse_bytes("kv_bytes", kv_bytes)
+
+
+def choose_num_blocks(
+    model: PagedModel,
+    block_size: int,
+    memory_fraction: float,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    kv_bytes: int | None = None,
+    num_blocks: int | None = None,
+) -> int:
+    """Return the number of blocks of the pool, and log the calculation.
+
+        num_blocks given                     that many; with kv_bytes too, they must fit in it
+        kv_bytes given                       what fits in it; it must be free. memory_fraction plays no part
+        neither                              what fits in memory_fraction of the device's memory
+
+    A CPU's memory is shared with other programs: without `num_blocks` and `kv_bytes` the cache takes at most 2 GiB of
+    it. A pool whose size is computed is never larger than `max_num_seqs` sequences of the model's full length.
+
+    Raises:
+        ValueError: a fraction outside (0, 1], a block size below 1, or more blocks than fit in `kv_bytes`.
+        MemoryError: fewer than two blocks fit, or less than `kv_bytes` is free; the message shows the calculation.
+    """
     if block_size < 1:
         raise ValueError(f"block_size = {block_size}: it must be a whole number, 1 or more")
-    budget = memory_budget(model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens)
+    per_block = model.shape.kv_bytes_per_block(block_size)
+    if num_blocks is not None:
+        if kv_bytes is not None and num_blocks * per_block > kv_bytes:
+            raise ValueError(
+                f"num_blocks = {num_blocks} needs {human_bytes(num_blocks * per_block)}, but kv_bytes = {kv_bytes} (or "
+                f"{KV_BYTES}) allows {kv_bytes // per_block} blocks: set one of the two"
+            )
+        return num_blocks
+    if not 0 < memory_fraction <= 1:
+        raise ValueError(f"memory_fraction = {memory_fraction}: it must be above 0 and at most 1")
+    fraction = memory_fraction if kv_bytes is None else 1.0
+    budget = memory_budget(model, block_size, fraction, max_num_seqs, max_num_batched_tokens, kv_bytes)
+    if kv_bytes is not None and budget.room < kv_bytes:
+        raise MemoryError(
+            f"kv_bytes = {kv_bytes} (or {KV_BYTES}), but on {model.device} there is room for "
+            f"{human_bytes(max(0, budget.room))}: {budget}"
+        )
     if budget.num_blocks < 2:
         raise MemoryError(
             f"no room for a KV cache on {model.device}: {budget}, leaves {human_bytes(max(0, budget.room))}. Raise "
             "memory_fraction, lower max_num_batched_tokens, or free some memory"
+            if kv_bytes is None
+            else f"kv_bytes = {kv_bytes} (or {KV_BYTES}) is less than two blocks of {human_bytes(per_block)}"
         )
     useful = max_num_seqs * blocks_for(model.max_positions, block_size)
-    num_blocks = min(budget.num_blocks, useful)
+    num_blocks = min(budget.num_blocks, useful, MOST_SLOTS // block_size)
     log.info(
         "KV cache on %s: %d blocks of %d tokens, %s (%s)%s",
         model.device, num_blocks, block_size, human_bytes(num_blocks * budget.per_block), budget,
@@ -99,25 +147,50 @@ def choose_num_blocks(
 
 
 def memory_budget(
-    model: PagedModel, block_size: int, memory_fraction: float, max_num_seqs: int, max_num_batched_tokens: int
+    model: PagedModel,
+    block_size: int,
+    memory_fraction: float,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    kv_bytes: int | None = None,
 ) -> Budget:
-    """Return the memory calculation for this model on its device."""
+    """Return the memory calculation for this model on its device. `kv_bytes` replaces the CPU's limit."""
     per_block = model.shape.kv_bytes_per_block(block_size)
     activations = _activation_bytes(model, max_num_batched_tokens, max_num_seqs)
     if model.device.type != "cuda":
-        free = psutil.virtual_memory().available
-        return Budget(free, memory_fraction, 0, activations, 0, per_block, CPU_LIMIT)
+        free = free_memory()
+        limit = CPU_LIMIT if kv_bytes is None else kv_bytes
+        return Budget(free.num_bytes, memory_fraction, 0, activations, 0, per_block, limit, free.limited_by)
     import torch
 
-    free, total = torch.cuda.mem_get_info(model.device)
+    free_bytes, total = torch.cuda.mem_get_info(model.device)
     weights = sum(p.numel() * p.element_size() for p in model.model.parameters())
-    others = max(0, total - free - torch.cuda.memory_reserved(model.device))
-    return Budget(total, memory_fraction, weights, activations, others, per_block)
+    others = max(0, total - free_bytes - torch.cuda.memory_reserved(model.device))
+    return Budget(total, memory_fraction, weights, activations, others, per_block, kv_bytes)
+
+
+def _parse_bytes(name: str, value: object) -> int:
+    num_bytes: float = -1
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", value, re.IGNORECASE)
+        if match and match[2].lower() in UNITS:
+            number, unit = match[1], UNITS[match[2].lower()]
+            num_bytes = float(number) * unit if "." in number else int(number) * unit
+            num_bytes = int(num_bytes) if unit > 1 else num_bytes
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        size = value if isinstance(value, int) else float(value)
+        num_bytes = int(size) if size == size // 1 else -1  # NaN and infinity are not equal to that
+    if num_bytes < 1 or num_bytes != int(num_bytes):
+        raise ValueError(
+            f"{name} = {value!r}: it must be a whole number of bytes, 1 or more, or text like '512MB' or '2GiB'"
+        )
+    return int(num_bytes)
 
 
 def _activation_bytes(model: PagedModel, num_tokens: int, num_logits: int) -> int:
     """Return an upper bound on the activations of the largest step: those of the widest layer, plus the logits."""
     config: Any = model.model.config
+    config = getattr(config, "text_config", config)  # of a multimodal model
     widest = 2 * getattr(config, "intermediate_size", 4 * config.hidden_size) + 4 * config.hidden_size
     size = next(model.model.parameters()).element_size()
     return num_tokens * widest * size + num_logits * model.vocab_size * (size + 4)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..arguments import require_int
+from ..arguments import require_int, require_number
 
 LEAST_TEMPERATURE = 1e-6
 
@@ -44,30 +44,36 @@ class SamplingParams:
     cache_salt: str | None = None
 
     def __post_init__(self) -> None:
-        require_int("max_tokens", self.max_tokens, 1)
-        require_int("top_k", self.top_k, 0)
-        require_int("n", self.n, 1)
+        self._set("max_tokens", require_int("max_tokens", self.max_tokens, 1))
+        self._set("top_k", require_int("top_k", self.top_k, 0))
+        self._set("n", require_int("n", self.n, 1))
         if self.seed is not None:
-            require_int("seed", self.seed, 0)
+            self._set("seed", require_int("seed", self.seed, 0))
             if self.seed >= 2**64:
                 raise ValueError(f"seed = {self.seed}: it must be below 2**64")
-        _require_number("temperature", self.temperature)
+        self._set("temperature", require_number("temperature", self.temperature))
         if self.temperature != 0 and not LEAST_TEMPERATURE <= self.temperature < math.inf:  # NaN is neither
             raise ValueError(
                 f"temperature = {self.temperature}: it must be 0 (the likeliest token) or a finite number, at least "
                 f"{LEAST_TEMPERATURE}"
             )
-        _require_number("top_p", self.top_p)
+        self._set("top_p", require_number("top_p", self.top_p))
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p = {self.top_p}: it must be above 0 and at most 1")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         for i, string in enumerate(stop):
             if not isinstance(string, str) or not string:
                 raise ValueError(f"stop[{i}] = {string!r}: it must be a string of at least one character")
-        object.__setattr__(self, "stop", stop)
+        self._set("stop", stop)
+        if not (self.cache_salt is None or isinstance(self.cache_salt, str)):
+            raise ValueError(f"cache_salt = {self.cache_salt!r:.60}: it must be a string or None")
         if self.beam_width is not None:
-            require_int("beam_width", self.beam_width, 1)
+            self._set("beam_width", require_int("beam_width", self.beam_width, 1))
             self._require_no_drawing()
+
+    def _set(self, name: str, value: object) -> None:
+        """Replace a checked value by its plain Python form; after this the object is frozen."""
+        object.__setattr__(self, name, value)
 
     def _require_no_drawing(self) -> None:
         wrong = [
@@ -80,8 +86,3 @@ class SamplingParams:
         wrong += [f"stop = {self.stop}"] * bool(self.stop)
         if wrong:
             raise ValueError(f"beam_width = {self.beam_width} cannot be combined with {', '.join(wrong)}")
-
-
-def _require_number(name: str, value: object) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise ValueError(f"{name} = {value!r}: it must be a number")

@@ -48,7 +48,9 @@ class BadLogits(FloatingPointError):
     """Some rows of the logits hold NaN or infinity. `rows` lists their indices."""
 
     def __init__(self, rows: list[int]) -> None:
-        super().__init__(f"rows {rows} of the logits hold NaN or infinity: the model or its cache is damaged")
+        super().__init__(
+            f"rows {rows} of the logits hold NaN or infinity, or no finite value: the model or its cache is damaged"
+        )
         self.rows = rows
 
 
@@ -56,7 +58,8 @@ def choose(logits: torch.Tensor, wishes: Sequence[Wish]) -> list[list[Draw]]:
     """Choose tokens for each row of logits [num_rows, vocab_size], of any dtype; computed in float32.
 
     Raises:
-        BadLogits: a row holds NaN or +infinity.
+        BadLogits: a row holds NaN or +infinity, or -infinity for every token. Single tokens may have -infinity: they
+            are never drawn.
     """
     logits = logits.float()
     norm = logits.logsumexp(dim=-1)
@@ -102,7 +105,8 @@ def _draw(logits: torch.Tensor, wishes: Sequence[Wish]) -> torch.Tensor:
     import torch
 
     device = logits.device
-    temperature = torch.tensor([wish.sampling.temperature for wish in wishes], device=device)
+    most = torch.finfo(torch.float32).max  # a larger temperature would be infinite here, and so give NaN
+    temperature = torch.tensor([min(wish.sampling.temperature, most) for wish in wishes], device=device)
     scaled = (logits - logits.max(dim=-1, keepdim=True).values) / temperature[:, None]
     cut = [row for row, wish in enumerate(wishes) if wish.sampling.top_k or wish.sampling.top_p < 1]
     if cut:

@@ -50,9 +50,7 @@ class BlockManager:
         cache, sequence, size = self.pool.prefix_cache, request.sequences[0], self.pool.block_size
         if cache is None or request.status is Status.SWAPPED:
             return []
-        salt = request.sampling.cache_salt
-        cache.extend_keys(sequence.block_keys, sequence.token_ids, size, salt)
-        return cache.match(sequence.token_ids, size, salt, sequence.block_keys)
+        return cache.match(sequence.token_ids, size, request.sampling.cache_salt)
 
     def blocks_to_admit(self, request: Request, prefix: abc.Sequence[Entry] | None = None) -> int:
         """Return the number of free blocks that admission needs: for all tokens, plus one per sequence to grow into.
@@ -101,13 +99,12 @@ class BlockManager:
         if not cache.holds(sequence.published):
             # The sequence's own blocks were duplicates of an entry that has been evicted: publish them instead.
             sequence.published, sequence.num_published_blocks = None, 0
-        salt, keys = request.sampling.cache_salt, sequence.block_keys
-        cache.extend_keys(keys, sequence.token_ids, size, salt)
-        for i in range(sequence.num_published_blocks, sequence.num_computed_tokens // size):
-            tokens = sequence.token_ids[i * size : (i + 1) * size]
-            block = sequence.table.blocks[i]
-            sequence.published = cache.publish(sequence.published, tokens, salt, block, keys[i])
-            sequence.num_published_blocks = i + 1
+        first, last = sequence.num_published_blocks, sequence.num_computed_tokens // size
+        tokens = sequence.token_ids[first * size : last * size]
+        blocks = sequence.table.blocks[first:last]
+        salt = request.sampling.cache_salt
+        sequence.published = cache.publish_run(sequence.published, tokens, size, salt, blocks)
+        sequence.num_published_blocks = last
 
     def can_swap_out(self, request: Request) -> bool:
         """Return True if there is a host pool with room for the request."""

@@ -44,10 +44,10 @@ class Sequence:
         table: the block table. It has room for all tokens except, in a decoding sequence, the last one.
         num_computed_tokens: tokens whose keys and values are in the cache.
         published: prefix-cache entry of the last published block; `num_published_blocks` blocks are published.
-        block_keys: chained keys of the full blocks, each hashed once; they are kept through a preemption.
         cumulative_logprob: sum of the generated tokens' log-probabilities in the model's own distribution.
         finish_reason: "stop", "length", "abort", or None while it runs.
         detokenizer: turns new tokens into text; None if no text is needed.
+        last_token_time: the time of the last generated token by the metrics' clock; None before the first.
     """
 
     token_ids: list[int]
@@ -57,10 +57,10 @@ class Sequence:
     num_computed_tokens: int = 0
     published: Entry | None = None
     num_published_blocks: int = 0
-    block_keys: list[bytes] = field(default_factory=list)
     cumulative_logprob: float = 0.0
     finish_reason: str | None = None
     detokenizer: Detokenizer | None = None
+    last_token_time: float | None = None
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -87,9 +87,9 @@ class Sequence:
             self.num_computed_tokens,
             self.published,
             self.num_published_blocks,
-            list(self.block_keys),
             self.cumulative_logprob,
             detokenizer=self.detokenizer.fork() if self.detokenizer else None,
+            last_token_time=self.last_token_time,
         )
 
     def forget_cache(self) -> None:
@@ -113,6 +113,7 @@ class Request:
         beam_search: the state of a beam search, or None. The beams are `sequences`; they move in lockstep.
         arrival_time, first_token_time, finish_time: seconds, by `time.perf_counter`.
         events: new tokens that a stream has not yielded yet; None if the request is not streamed.
+        error: why the engine aborted the request; None if it did not.
     """
 
     request_id: int
@@ -130,6 +131,7 @@ class Request:
     first_token_time: float | None = None
     finish_time: float | None = None
     events: deque[Any] | None = None
+    error: Exception | None = None
 
     @property
     def seniority(self) -> tuple[int, int]:

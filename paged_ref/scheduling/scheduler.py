@@ -33,11 +33,11 @@ from bisect import insort
 from collections import Counter, abc
 from collections.abc import Iterable
 from enum import Enum
-from itertools import takewhile
 
 from ..blocks.block_pool import BlockPool
 from ..blocks.block_table import blocks_to_append_each
 from ..blocks.prefix_cache import Entry
+from ..sizing import blocks_for
 from .block_manager import BlockManager
 from .request import Request, Sequence, Status
 from .step import Chunk, Step
@@ -209,6 +209,12 @@ class Scheduler:
             if request.status in (Status.RUNNING, Status.SWAPPED):
                 self._requeue(request, Status.WAITING)
 
+    def recompute_all(self) -> None:
+        """Free the blocks of every running and swapped request. They wait, and all their tokens are recomputed."""
+        for request in [*self.running, *self.waiting]:
+            if request.status in (Status.RUNNING, Status.SWAPPED):
+                self._requeue(request, Status.WAITING)
+
     def check(self) -> None:
         """Raise AssertionError if pools, tables and requests disagree. Takes time proportional to all of them."""
         self.manager.check([*self.running, *self.waiting])
@@ -317,18 +323,17 @@ class Scheduler:
         if cache is None or request.status is Status.SWAPPED:
             return False
         sequence, salt = request.sequences[0], request.sampling.cache_salt
-        usable = (len(sequence.token_ids) - 1) // size
-        for other in computing:
-            if not other.sequences or other.sampling.cache_salt != salt:
-                continue
-            theirs = other.sequences[0]
-            cache.extend_keys(theirs.block_keys, theirs.token_ids, size, salt)
-            pairs = zip(sequence.block_keys[:usable], theirs.block_keys, strict=False)
-            common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            saved = (common - found) * size
-            if saved >= MIN_SAVED_TOKENS and 2 * saved > len(sequence.token_ids) - found * size:
-                return True
-        return False
+        tokens = sequence.token_ids
+        saved = max(MIN_SAVED_TOKENS, (len(tokens) - found * size) // 2 + 1)
+        common = found + blocks_for(saved, size)  # full blocks that must be equal to save that many tokens
+        if common * size >= len(tokens):
+            return False
+        beginning = tokens[: common * size]
+        return any(
+            other.sampling.cache_salt == salt and other.sequences[0].token_ids[: common * size] == beginning
+            for other in computing
+            if other.sequences
+        )
 
     # ---- preemption
 

@@ -30,7 +30,7 @@ class Histogram:
         self.count = 0
         self.total = 0.0
         self.smallest, self.largest = math.inf, -math.inf
-        self._buckets = [0] * (NUM_BUCKETS + 1)
+        self._buckets = [0] * (NUM_BUCKETS + 2)  # the last one: above every bound
 
     def observe(self, value: float, count: int = 1) -> None:
         """Count a value, `count` times."""
@@ -40,7 +40,7 @@ class Histogram:
             self.smallest = value
         if value > self.largest:
             self.largest = value
-        self._buckets[min(bisect_left(_BOUNDS, value), NUM_BUCKETS)] += count
+        self._buckets[bisect_left(_BOUNDS, value)] += count
 
     @property
     def mean(self) -> float | None:
@@ -55,13 +55,13 @@ class Histogram:
         for i, count in enumerate(self._buckets):
             seen += count
             if count and seen >= wanted:
-                return min(max(_BOUNDS[i], self.smallest), self.largest)
+                return min(max(_BOUNDS[min(i, NUM_BUCKETS)], self.smallest), self.largest)
         return None
 
     def cumulative(self, every: int = PER_DECADE // 4) -> Iterator[tuple[float, int]]:
         """Yield (upper bound, number of values up to it) at every `every`-th bucket, as a Prometheus histogram does."""
         seen = 0
-        for i, count in enumerate(self._buckets):
+        for i, count in enumerate(self._buckets[:-1]):
             seen += count
             if i % every == 0:
                 yield _BOUNDS[i], seen

@@ -12,7 +12,7 @@ engine runs; values that the pool or the scheduler already has are read there an
 from __future__ import annotations
 
 import time
-from collections import Counter, abc
+from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -58,14 +58,6 @@ class Point:
     preemptions: int
 
 
-@dataclass
-class _Times:
-    """One request's times, by the engine's clock."""
-
-    arrived: float
-    last_token: float | None = None
-
-
 class Metrics:
     """Counts since the engine started. The engine calls `arrive` for each request and `observe` after each step.
 
@@ -106,12 +98,12 @@ class Metrics:
         self.inter_token_latency = Histogram()
         self.history: list[Point] = []
         self._stride = 1  # steps between two points of the history
-        self._times: dict[Request, _Times] = {}
+        self._times: dict[Request, float] = {}  # arrivals of requests without a token
         self._started = clock()
 
     def arrive(self, request: Request, at: float | None = None) -> None:
         """Record a request's arrival, now or at another time of the clock."""
-        self._times[request] = _Times(self.clock() if at is None else at)
+        self._times[request] = self.clock() if at is None else at
 
     def observe(self, step: Step) -> None:
         """Count a computed step; call this before its tokens are appended and finished sequences free blocks."""
@@ -124,16 +116,15 @@ class Metrics:
         self.swapped_out_blocks += len(step.swaps_out)
         self.swapped_in_blocks += len(step.swaps_in)
         now = self.clock()
-        for request, num_tokens in Counter([chunk.request for chunk in step.chunks if chunk.samples]).items():
-            times = self._times.get(request)
-            if times is None:
-                continue  # it arrived before this `Metrics` existed
-            if times.last_token is None:
-                self.time_to_first_token.observe(now - times.arrived)
+        for request, sequence, _, stop in step.chunks:
+            if stop != len(sequence.token_ids):
+                continue  # part of a prompt: no token yet
+            if sequence.last_token_time is not None:
+                self.inter_token_latency.observe(now - sequence.last_token_time)
+            elif request in self._times:  # else it arrived before this `Metrics` existed
+                self.time_to_first_token.observe(now - self._times.pop(request))
                 self.prompt_tokens += len(request.prompt_token_ids)
-            else:
-                self.inter_token_latency.observe(now - times.last_token, num_tokens)
-            times.last_token = now
+            sequence.last_token_time = now
         self._end_step(now)
 
     def repeat(self, gaps: abc.Sequence[float]) -> None:
@@ -145,8 +136,8 @@ class Metrics:
             self.inter_token_latency.observe(gap, num_seqs)
         now = self.clock()
         for request in self.scheduler.running:
-            if request in self._times:
-                self._times[request].last_token = now
+            for sequence in request.sequences:
+                sequence.last_token_time = now
         self._end_step(now)
 
     def wasted_slots(self) -> int:

@@ -86,7 +86,7 @@ def exposition(readings: Readings) -> str:
 
 
 def _gauge(name: str, text: str, value: float) -> list[str]:
-    return [f"# HELP {name} {text}.", f"# TYPE {name} gauge", f"{name} {value:g}"]
+    return [f"# HELP {name} {text}.", f"# TYPE {name} gauge", f"{name} {_exact(value)}"]
 
 
 def _counter(name: str, text: str, value: float | Mapping[str, float]) -> list[str]:
@@ -95,7 +95,7 @@ def _counter(name: str, text: str, value: float | Mapping[str, float]) -> list[s
         f"# HELP {name}_total {text}.",
         f"# TYPE {name}_total counter",
         *(
-            f"{name}_total{{{labels}}} {n:.0f}" if labels else f"{name}_total {n:.0f}"
+            f"{name}_total{{{labels}}} {_exact(n)}" if labels else f"{name}_total {_exact(n)}"
             for labels, n in samples
         ),
     ]
@@ -105,8 +105,13 @@ def _histogram(name: str, text: str, histogram: Histogram) -> list[str]:
     return [
         f"# HELP {name} {text}, in seconds.",
         f"# TYPE {name} histogram",
-        *(f'{name}_bucket{{le="{bound:.3g}"}} {count}' for bound, count in histogram.cumulative()),
+        *(f'{name}_bucket{{le="{bound!r}"}} {count}' for bound, count in histogram.cumulative()),
         f'{name}_bucket{{le="+Inf"}} {histogram.count}',
-        f"{name}_sum {histogram.total:.9g}",
+        f"{name}_sum {_exact(histogram.total)}",
         f"{name}_count {histogram.count}",
     ]
+
+
+def _exact(value: float) -> str:
+    """Return a number without rounding: the shortest text that reads as the same float."""
+    return str(int(value)) if value == int(value) else repr(float(value))

@@ -384,7 +384,11 @@ def test_odd_answers_are_asked_for_again() -> None:
     assert done.stdout.count("Please give a line number from 1 to 6.") == 3
     done = piped("--ask", "1-bytes-per-token", answers=f"{long}\n🙂\n42 %\n?\n")
     assert done.returncode == 0 and done.stderr == ""
-    for said in ("That number is too large.", "Please give a number, in B.", "In B, please, not in %."):
+    for said in (
+        "That number is too large.",
+        "Please give a number, in B.",
+        "Please answer in B, not in %.",
+    ):
         assert said in done.stdout
     done = piped("--ask", "2-open-block-size", answers="\n?\n" + "y\n" * 5)
     assert "Please type y for yes or n for no." in done.stdout and "5 of 5 points." in done.stdout

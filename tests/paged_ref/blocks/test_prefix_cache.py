@@ -78,6 +78,66 @@ def test_a_hash_function_that_always_collides_finds_the_right_blocks(constant: b
     assert blocks_of(cache.match([5, 6, 3, 4, 9], 2)) == [2, 3]
 
 
+def test_a_constant_hash_is_asked_with_the_parents_name_and_changes_no_result() -> None:
+    asked = []
+
+    def name(parent: object, tokens: object, extras: object) -> bytes:
+        asked.append((parent, tokens, extras))
+        return b"same"
+
+    cache = PrefixCache(hash_function=name)
+    publish(cache, [1, 2, 3, 4], 2, [0, 1], salt="a")
+    assert asked[:2] == [(b"", (1, 2), "a"), (b"same", (3, 4), "a")]
+    chained = PrefixCache(hash_function=chained_key)
+    publish(chained, [1, 2, 3, 4], 2, [0, 1])
+    assert blocks_of(chained.match([1, 2, 3, 4, 5], 2)) == [0, 1]
+
+
+def test_tokens_that_python_hashes_alike_are_told_apart() -> None:
+    assert hash((-1,)) == hash((-2,))
+    cache = PrefixCache()
+    publish(cache, [-1], 1, [0])
+    assert cache.find(None, [-2]) is None
+    publish(cache, [-2], 1, [1])
+    cache.check()
+    assert blocks_of(cache.match([-2, 5], 1)) == [1]
+
+
+def test_extras_and_tokens_are_never_taken_for_each_other() -> None:
+    cache = PrefixCache()
+    publish(cache, [1, 2], 2, [0])
+    publish(cache, [1, 2], 2, [1], salt="")
+    publish(cache, [1, 2], 2, [2], salt="a")
+    assert [blocks_of(cache.match([1, 2, 3], 2, salt)) for salt in (None, "", "a", "b")] == [
+        [0],
+        [1],
+        [2],
+        [],
+    ]
+    cache.check()
+
+
+def test_a_run_is_published_like_its_blocks_one_by_one() -> None:
+    one, run = PrefixCache(), PrefixCache()
+    for cache in (one, run):
+        publish(cache, [1, 2], 2, [9])
+    last = publish(one, [1, 2, 3, 4, 5, 6], 2, [7, 1, 4])
+    assert (end := run.publish_run(None, [1, 2, 3, 4, 5, 6], 2, None, [7, 1, 4])) is not None
+    assert (end.block, end.tokens) == (last.block, last.tokens) == (4, (5, 6))
+    assert 7 not in run, "a duplicate stays unfiled"
+    assert run.publish_run(end, [], 2, None, []) is end
+    run.check()
+
+
+def test_a_cleared_cache_finds_nothing_and_entries_found_before_are_not_held() -> None:
+    cache = PrefixCache()
+    entry = publish(cache, [1, 2, 3, 4], 2, [7, 1])
+    assert sorted(cache.clear()) == [1, 7]
+    assert (len(cache), cache.match([1, 2, 3, 4, 5], 2), cache.holds(entry)) == (0, [], False)
+    publish(cache, [1, 2], 2, [7])
+    cache.check()
+
+
 def test_the_key_is_sha256_and_depends_on_every_part() -> None:
     """Python's own hash() was the key elsewhere: hash(-1) == hash(-2), and strings differ between processes."""
     assert len(chained_key(b"", [1], None)) == hashlib.sha256().digest_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,3 +168,42 @@ def test_logits_that_are_not_numbers_are_told_by_row() -> None:
         with pytest.raises(BadLogits, match=r"rows \[1\]") as error:
             choose(logits, [Wish(SamplingParams())] * 3)
         assert error.value.rows == [1]
+
+
+# ---- extremes
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1.0, 3.4e38, 3.5e38, 1e300])
+@pytest.mark.parametrize(
+    "options", [{}, {"top_k": 3}, {"top_p": 0.5}, {"top_k": 2, "top_p": 0.1}, {"top_k": 99}]
+)
+def test_only_finite_logits_are_drawn(temperature: float, options: dict[str, Any]) -> None:
+    low = -torch.inf
+    for row in (
+        [low, 1.0, low, 2.0, low],
+        [low] * 4 + [0.0],
+        [0.0] + [low] * 4,
+        [-3e38, 3e38, low, 0.0, 0.0],
+    ):
+        logits = torch.tensor([row] * 30)
+        wishes = [Wish(SamplingParams(temperature=temperature, **options), 3, 7, i) for i in range(30)]
+        drawn = {draw.token_id for draws in choose(logits, wishes) for draw in draws}
+        assert drawn <= {token for token, logit in enumerate(row) if logit != low}
+
+
+def test_a_temperature_above_the_largest_float32_draws_all_finite_tokens_alike() -> None:
+    logits = torch.tensor([[-torch.inf, 1.0, 50.0, -torch.inf, -50.0]] * 400)
+    wishes = [Wish(SamplingParams(temperature=1e39), 1, 7, i) for i in range(400)]
+    drawn = [draws[0].token_id for draws in choose(logits, wishes)]
+    assert set(drawn) == {1, 2, 4}
+    assert min(drawn.count(token) for token in (1, 2, 4)) > 90
+
+
+@pytest.mark.parametrize("row", [[-torch.inf] * 3, [torch.nan, 0.0, 0.0], [torch.inf, 0.0, 0.0]])
+def test_rows_without_a_finite_maximum_are_named(row: list[float]) -> None:
+    logits = torch.tensor([[0.0, 1.0, -torch.inf], row])
+    for temperature in (0.0, 1.0):
+        with pytest.raises(
+            BadLogits, match=r"rows \[1\] of the logits hold NaN or infinity, or no finite value"
+        ):
+            choose(logits, [Wish(SamplingParams(temperature=temperature))] * 2)

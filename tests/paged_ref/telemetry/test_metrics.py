@@ -6,6 +6,7 @@ import re
 import statistics
 import time
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -275,3 +276,66 @@ def test_snapshots_of_an_engine_that_has_done_nothing() -> None:
     assert (now["utilisation"], now["ttft_p50"], now["itl_p99"], now["steps"]) == (0, None, None, 0)
     assert isinstance(engine.pool, BlockPool)
     assert "paged_ref:allocation_seconds" not in Metrics(engine.scheduler).prometheus()
+
+
+def families(text: str) -> dict[str, Any]:
+    """The metrics as Prometheus' own client reads them."""
+    parser = pytest.importorskip("prometheus_client.parser")
+    return {family.name: family for family in parser.text_string_to_metric_families(text)}
+
+
+def test_prometheus_client_reads_exact_numbers() -> None:
+    metrics = Metrics(FakeEngine().scheduler)
+    metrics.computed_tokens = 123_456_789_012
+    metrics.copied_blocks = 1_234_567
+    for value in (0.1, 0.2, 999.9999999):
+        metrics.time_to_first_token.observe(value)
+    snapshot = {
+        **metrics.snapshot(),
+        "free_blocks": 1_234_567,
+        "wasted_slots": 16_777_217,
+        "utilisation": 1 / 3,
+    }
+    metrics.snapshot = lambda: snapshot  # type: ignore[method-assign]
+    read = families(metrics.prometheus())
+    values = {name: family.samples[0].value for name, family in read.items() if len(family.samples) == 1}
+    assert values["paged_ref:free_blocks"] == 1_234_567
+    assert values["paged_ref:wasted_slots"] == 16_777_217
+    assert values["vllm:kv_cache_usage_perc"] == 1 / 3
+    assert values["paged_ref:computed_tokens"] == 123_456_789_012
+    samples = {sample.name: sample.value for sample in read["vllm:time_to_first_token_seconds"].samples}
+    assert samples["vllm:time_to_first_token_seconds_sum"] == 0.1 + 0.2 + 999.9999999
+
+
+def test_what_lies_above_the_top_bucket_is_in_the_infinite_one_only() -> None:
+    metrics = Metrics(FakeEngine().scheduler)
+    for value in (1.0, 1e3, 1000.1, 5e3, math.inf):
+        metrics.inter_token_latency.observe(value)
+    family = families(metrics.prometheus().replace(" inf", " +Inf"))["vllm:inter_token_latency_seconds"]
+    buckets = {s.labels["le"]: s.value for s in family.samples if s.name.endswith("_bucket")}
+    *_, top, infinite = buckets.items()
+    assert (float(top[0]), top[1]) == (1e3, 2)
+    assert infinite == ("+Inf", 5)
+
+
+def test_each_sample_waits_for_its_own_next_token_after_a_preemption() -> None:
+    """Recomputed in chunks, one sample gets its token steps before the other: each gap is the sample's own."""
+    watched = Watched(num_blocks=12, block_size=4, caching=False, max_num_batched_tokens=4)
+    request = watched.add(9, 30, n=2)
+    last: dict[int, float] = {}
+    gaps: list[float] = []
+    while watched.engine.scheduler.has_work:
+        if watched.clock.now == 8:
+            watched.engine.scheduler.recompute_all()
+        sequences = [*request.sequences]
+        before = {sequence: len(sequence.token_ids) for sequence in sequences}
+        watched.step()
+        for sequence in {*sequences, *request.sequences}:
+            if len(sequence.token_ids) > before.get(sequence, 9):
+                if sequence.index in last:
+                    gaps.append(watched.clock.now - last[sequence.index])
+                last[sequence.index] = watched.clock.now
+    itl = watched.metrics.inter_token_latency
+    assert (itl.count, itl.total) == (len(gaps), sum(gaps))
+    assert itl.largest == max(gaps)
+    assert len({gap for gap in gaps if gap > 1}) == 2, "the two samples waited differently"
