@@ -21,6 +21,7 @@ from pathlib import Path
 from coursekit import ROOT
 from coursekit.checks.framework import exercise
 from coursekit.grade.judge import MISSING, ExerciseResult, Judge, StudentResult
+from coursekit.grade.lockdown import exposed, missing_layers, unprotected
 from coursekit.grade.report import write_report
 from coursekit.grade.submission import Book, NoSuchChapter, chapter_of, load_book, read_submission
 
@@ -56,10 +57,17 @@ def find_jobs(places: list[Path], chapter: str | None) -> list[Job]:
 
 
 def grade_all(
-    jobs: list[Job], book: Book, seed: int, *, workers: int, seconds: float, memory_mb: int
+    jobs: list[Job],
+    book: Book,
+    seed: int,
+    *,
+    workers: int,
+    seconds: float,
+    memory_mb: int,
+    weak: bool = False,
 ) -> Generator[StudentResult]:
     """Yield results as they are ready, from `workers` processes. A lost process costs at most its own submission."""
-    settings = (book, seed, seconds, memory_mb)
+    settings = (book, seed, seconds, memory_mb, weak)
     suspects: list[Job] = []
     if workers == 1:
         _start(*settings)
@@ -108,9 +116,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=10, help="time limit per exercise (default: 10)")
     parser.add_argument("--memory", type=int, default=1024, metavar="MB", help="memory limit (default: 1024)")
     parser.add_argument("--seed", type=int, help="seed from a grades.json, to repeat that run")
+    parser.add_argument(
+        "--weak-sandbox", action="store_true", help="grade even if this system cannot isolate answers"
+    )
     options = parser.parse_args(arguments)
     if os.name != "posix":
         print("grade needs Linux or macOS: it isolates answers with process limits.", file=sys.stderr)
+        return 2
+    missing = missing_layers()
+    if problems := _refusals(options.places, missing, options.weak_sandbox):
+        print(*(f"grade: {problem}" for problem in problems), sep="\n", file=sys.stderr)
         return 2
     try:
         book = load_book(ROOT, options.chapter or _commonest_chapter(options.places))
@@ -125,7 +140,9 @@ def main(arguments: list[str]) -> int:
     interrupted = False
     try:
         workers = max(1, min(options.jobs, len(jobs)))
-        with contextlib.closing(grade_all(jobs, book, seed, workers=workers, **limits)) as ready:
+        with contextlib.closing(
+            grade_all(jobs, book, seed, workers=workers, weak=options.weak_sandbox, **limits)
+        ) as ready:
             for result in ready:
                 results.append(result)
                 _progress(len(results), len(jobs), started, result)
@@ -136,9 +153,22 @@ def main(arguments: list[str]) -> int:
         )
     order = {job.student: number for number, job in enumerate(jobs)}
     results.sort(key=lambda result: order[result.student])
-    write_report(options.out, book, results, {"seed": seed, "limits": limits, "complete": not interrupted})
+    facts = {"seed": seed, "limits": limits, "complete": not interrupted, "exposed": exposed(missing)}
+    write_report(options.out, book, results, facts)
     _summary(results, options.out, time.monotonic() - started)
+    if missing:
+        print("Graded in a weak sandbox. Exposed to answers:", *exposed(missing), sep="\n  ")
     return 130 if interrupted else int(any(result.problem for result in results))
+
+
+def _refusals(places: list[Path], missing: list[str], weak: bool) -> list[str]:
+    """The reasons not to grade here, if any: missing layers of the sandbox, or files that answers could read."""
+    problems = unprotected([ROOT, *places])
+    if missing and not weak:
+        problems.append(f"this system has no {' and no '.join(missing)}, so it cannot isolate answers.")
+        problems += [f"exposed: {sentence}" for sentence in exposed(missing)]
+        problems.append("grade in a Linux container, or accept this with --weak-sandbox.")
+    return problems
 
 
 def _summary(results: list[StudentResult], out: Path, seconds: float) -> None:
@@ -147,9 +177,6 @@ def _summary(results: list[StudentResult], out: Path, seconds: float) -> None:
         print(f"  {result.student}: {result.problem}")
     print(f"{len(results)} submissions graded in {seconds:.1f} s, {len(bad)} of them with a problem.")
     print(f"Report: {out / 'grades.csv'}, {out / 'grades.json'}, {out / 'index.html'}")
-    layers = {layer for result in results for layer in result.layers}
-    if layers and "landlock" not in layers:
-        print("This system has no Landlock: only Python's audit hook protects the solutions on its disk.")
 
 
 def _progress(done: int, count: int, started: float, result: StudentResult) -> None:
@@ -163,16 +190,16 @@ def _progress(done: int, count: int, started: float, result: StudentResult) -> N
         print(line, flush=True)
 
 
-def _pool(workers: int, settings: tuple[Book, int, float, int]) -> ProcessPoolExecutor:
+def _pool(workers: int, settings: tuple[Book, int, float, int, bool]) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=settings)
 
 
-def _start_worker(book: Book, seed: int, seconds: float, memory_mb: int) -> None:
+def _start_worker(book: Book, seed: int, seconds: float, memory_mb: int, weak: bool) -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches every process; the first process ends the others
-    _start(book, seed, seconds, memory_mb)
+    _start(book, seed, seconds, memory_mb, weak)
     signal.signal(signal.SIGTERM, _stop_worker)
     threading.Thread(target=_outlive_not, args=(os.getppid(),), daemon=True).start()
 
@@ -189,9 +216,9 @@ def _stop_worker(number: int = 0, frame: object = None) -> None:
     os._exit(1)  # an exception would become the result of the current submission
 
 
-def _start(book: Book, seed: int, seconds: float, memory_mb: int) -> None:
+def _start(book: Book, seed: int, seconds: float, memory_mb: int, weak: bool) -> None:
     global _judge
-    _judge = Judge(book, seed, seconds=seconds, memory_mb=memory_mb)
+    _judge = Judge(book, seed, seconds=seconds, memory_mb=memory_mb, weak=weak)
 
 
 def _grade(job: Job) -> StudentResult:
