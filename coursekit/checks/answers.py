@@ -11,13 +11,14 @@ from __future__ import annotations
 import itertools
 import linecache
 import reprlib
-import traceback
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 from coursekit.checks.codec import BadMessage, decode, encode
+from coursekit.checks.source import CELL, line_of
 
-CELL = "<exercise "  # prefix of an answer's file name, used to find the line of an error
+__all__ = ["CELL"]
+
 MAX_ITEMS = 100_000
 _short = reprlib.Repr()
 _short.maxlist = _short.maxtuple = _short.maxset = 12
@@ -149,14 +150,7 @@ def define(source: str, name: str, namespace: dict[str, Any]) -> None:
 def describe(error: BaseException) -> tuple[str, tuple[str, ...], str, str]:
     """Return an exception as (name, names of all its classes, message, line of the answer)."""
     bases = tuple(kind.__name__ for kind in type(error).__mro__[:-1])
-    where = ""
-    if isinstance(error, SyntaxError) and error.lineno:
-        where = f"line {error.lineno}: {(error.text or '').strip()}"
-    else:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if frame.filename.startswith((CELL, "<ipython", "<cell"))]
-        if own:
-            where = f"line {own[-1].lineno}: {own[-1].line or ''}".rstrip(": ")
+    where = line_of(error)
     try:
         message = str(error.msg if isinstance(error, SyntaxError) else error)
     except Exception:  # noqa: BLE001  the answer's own __str__ may do anything

@@ -15,6 +15,7 @@ misconception is declared, and at least one answer in `curriculum/mistakes/` tri
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import random
@@ -23,11 +24,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coursekit.checks.answers import AnswerRaised, Proxy, show
+from coursekit.checks.source import imported, in_own_cell
 
 PartFunction = Callable[..., None]
 REGISTRY: dict[str, Exercise] = {}
 
 PASSED, WRONG, CRASHED, UNSOLVED = "passed", "wrong", "crashed", "unsolved"
+
+
+IMPORT_REFUSED = "The answer uses {package}. Use Python's standard library and NumPy only."
 
 
 class HostLost(Exception):
@@ -99,8 +104,8 @@ class Verdict:
 class Exercise:
     """The check of one exercise. `answers` are the names, in the notebook, that are passed to the parts.
 
-    `needs` names earlier exercises whose answers this one uses; `without` names packages that an answer must not
-    import, because they contain the solution (the sandbox refuses them). `slowness` multiplies the grader's time limit
+    `needs` names earlier exercises whose answers this one uses; `without` names packages that an answer must not use:
+    `paged_ref` contains the solution, and the arrays of `torch` are not those of the exercise. `slowness` multiplies the grader's time limit
     and `memory_mb` raises its memory limit, for an exercise that needs more than the others.
     """
 
@@ -108,7 +113,7 @@ class Exercise:
     answers: tuple[str, ...]
     misconceptions: dict[str, str]
     needs: tuple[str, ...] = ()
-    without: tuple[str, ...] = ("paged_ref",)
+    without: tuple[str, ...] = ("paged_ref", "torch")
     slowness: float = 1
     memory_mb: int = 0
     parts: list[Part] = field(default_factory=list)
@@ -145,6 +150,11 @@ class Exercise:
             results.append(PartResult(part.name, part.points, 0, lost.kind, None, message))
         return Verdict(self.id, tuple(results))
 
+    def refused_imports(self, answers: Iterable[Any]) -> str:
+        """Return a message if answers of this process use a package that the sandbox would refuse, else ""."""
+        found = sorted(imported(answers) & set(self.without))
+        return IMPORT_REFUSED.format(package=found[0]) if found else ""
+
     def fail_all(self, status: str, message: str) -> Verdict:
         """Return the verdict when no part could run."""
         return Verdict(
@@ -164,7 +174,7 @@ class Exercise:
         except AnswerRaised as raised:
             if "NotImplementedError" in raised.bases:
                 return ended(UNSOLVED, None, f"{raised.call} is not written yet.")
-            where = f" ({raised.where})" if raised.where else ""
+            where = f" ({in_own_cell(raised.where, self.id)})" if raised.where else ""
             return ended(CRASHED, None, f"{raised}{where}.")
         except HostLost:
             raise
@@ -188,7 +198,47 @@ def exercise(id: str) -> Exercise:
 
 def difference(call: str, expected: Any, got: Any) -> str:
     """Format one difference as a sentence."""
-    return f"{call}: expected {show(expected)}, got {show(got)}."
+    return f"{call}: expected {show(expected)}, got {show_got(got)}."
+
+
+def show_got(got: Any) -> str:
+    """Format a returned value; None gets advice, because it usually means that `return` is missing."""
+    return "None (it returned nothing: use `return`)" if got is None else show(got)
+
+
+CHANGES = {
+    "changes-arguments": "The answer changed an argument, but the caller goes on using it. Build new lists and arrays "
+    "instead."
+}
+
+
+class Arguments:
+    """Named lists and arrays for one call, and a comparison with their contents before it."""
+
+    def __init__(self, **named: Any) -> None:
+        self.named, self._before = named, copy.deepcopy(named)
+
+    def check_unchanged(self, call: str) -> None:
+        """Raise Wrong("changes-arguments") if the answer changed one of them."""
+        for name, value in self.named.items():
+            if not same(value, self._before[name]):
+                raise Wrong(
+                    "changes-arguments",
+                    f"{call}: `{name}` was {show(self._before[name])} before the call, and is {_now(value)} after it.",
+                )
+
+
+def same(one: Any, other: Any) -> bool:
+    """True if two values, or nested lists and arrays, have equal types and contents; NaN equals NaN."""
+    if hasattr(one, "dtype") and hasattr(other, "dtype"):
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def _now(value: Any) -> str:
+    return "an array with other values" if hasattr(value, "dtype") else show(value)
 
 
 def as_list(value: Any) -> list[Any]:
