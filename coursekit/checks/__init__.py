@@ -13,7 +13,6 @@ from coursekit.checks.answers import LocalHost
 from coursekit.checks.framework import CRASHED, PASSED, Exercise, Verdict, exercise
 from coursekit.checks.source import remember, used
 
-
 USED_AND_WRONG = "was used here and does not pass its own check: fix that first."
 
 

@@ -65,4 +65,6 @@ def judge(root: Path, id: str, code: str, seed: int) -> Verdict:
     answers = [namespace[name] for name in task.answers]
     if refused := task.refused_imports(answers):
         return task.fail_all(CRASHED, refused)
-    return task.run([host.proxy(answer, name) for answer, name in zip(answers, task.answers, strict=True)], seed)
+    return task.run(
+        [host.proxy(answer, name) for answer, name in zip(answers, task.answers, strict=True)], seed
+    )

@@ -203,7 +203,39 @@ def difference(call: str, expected: Any, got: Any) -> str:
 
 def show_got(got: Any) -> str:
     """Format a returned value; None gets advice, because it usually means that `return` is missing."""
-    return "None (it returned nothing: use `return`)" if got is None else show(got)
+    nothing = got is None or (isinstance(got, list | tuple) and len(got) == 1 and got[0] is None)
+    return "None (it returned nothing: use `return`)" if nothing else show(got)
+
+
+class NoCase(RuntimeError):
+    """A check drew no suitable inputs within its bound. This is a fault of the check, not of the answer."""
+
+
+def drawn(draw: Callable[[], Any | None], tries: int = 1000) -> Any:
+    """Return the first result that is not None; raises NoCase after so many tries."""
+    for _ in range(tries):
+        if (found := draw()) is not None:
+            return found
+    raise NoCase(f"no suitable inputs in {tries} tries")
+
+
+SHARED = {
+    "shared-state": "Two objects share their state: what is done with one changes the other. Each object needs its "
+    "own, made in `__init__` (`self.name = …`), not in the class body or in a global variable."
+}
+
+
+def keep_apart(alone: Callable[[], None], together: Callable[[], None]) -> None:
+    """Check one object, then two that are in use at once; a fault of the second kind alone is shared state."""
+    alone()
+    try:
+        together()
+    except Wrong as wrong:
+        raise Wrong("shared-state", f"Two objects in turn, the second: {wrong.detail}") from None
+    except AnswerRaised as raised:
+        if "NotImplementedError" in raised.bases:
+            raise
+        raise Wrong("shared-state", f"Two objects in turn: {raised}.") from None
 
 
 CHANGES = {
@@ -231,7 +263,9 @@ class Arguments:
 def same(one: Any, other: Any) -> bool:
     """True if two values, or nested lists and arrays, have equal types and contents; NaN equals NaN."""
     if hasattr(one, "dtype") and hasattr(other, "dtype"):
-        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+        return bool(
+            one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        )
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
