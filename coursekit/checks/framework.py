@@ -286,6 +286,19 @@ def as_list(value: Any) -> list[Any]:
     return list(value)
 
 
+def as_number(value: Any) -> Any:
+    """Convert a Fraction, a Decimal or another exact number of the answer to a float; return other values unchanged."""
+    if isinstance(value, Proxy):
+        try:
+            ratio = value.as_integer_ratio()
+        except AnswerRaised:
+            return value
+        match ratio:
+            case (int(above), int(below)) if below:
+                return above / below
+    return value
+
+
 def is_whole(value: Any) -> bool:
     """Return True for a whole number: an int, or a float without a fraction, but not True or False."""
     return not isinstance(value, bool) and (
