@@ -178,6 +178,10 @@ class Exercise:
             return ended(CRASHED, None, f"{raised}{where}.")
         except HostLost:
             raise
+        except NoCase as error:
+            return ended(
+                CRASHED, None, f"The check itself failed, and not your answer: {error}. Run it again."
+            )
         except Exception as error:  # noqa: BLE001  an answer may return anything; the check must not crash
             reason = f"{type(error).__name__}: {error}"
             return ended(CRASHED, None, f"The check could not interpret the returned value ({reason}).")

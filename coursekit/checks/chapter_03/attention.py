@@ -167,7 +167,7 @@ def _poisoned(rng: Random, paged_attention: Any) -> None:
     _paged(paged_attention, draw(rng, lens, 8, (9, 3), unused=math.nan, padding=NOT_AN_ID))
 
 
-@PAGED.part("large scores", points=1)
+@PAGED.part("large scores", points=2)
 def _large(rng: Random, paged_attention: Any) -> None:
     inputs = draw_extreme(rng, [11, 9, rng.randint(5, 30), rng.randint(5, 30)], 4, (6, 2))
     told = "paged_attention, scores around -10,000 (first sequence) and 10,000 (second)"

@@ -178,7 +178,7 @@ def _three(numbers: tuple[float, ...]) -> str:
     return "(" + ", ".join(f"{float(x):.4g}" for x in numbers) + ")"
 
 
-@ONLINE.part("one block at a time", points=3)
+@ONLINE.part("one block at a time", points=4)
 def _blocks(rng: Random, absorb: Any, attend_blocks: Any) -> None:
     numbers = numpy_rng(rng)
     for tops in ([0.5, 2.0, 1.0, 3.5], [3.0, 1.0, 2.0], [rng.uniform(-3, 3) for _ in range(6)]):
@@ -188,7 +188,7 @@ def _blocks(rng: Random, absorb: Any, attend_blocks: Any) -> None:
         _check_absorb(absorb, scores, values)
 
 
-@ONLINE.part("large scores", points=2)
+@ONLINE.part("large scores", points=3)
 def _large_blocks(rng: Random, absorb: Any, attend_blocks: Any) -> None:
     numbers = numpy_rng(rng)
     for tops in (
@@ -203,7 +203,7 @@ def _large_blocks(rng: Random, absorb: Any, attend_blocks: Any) -> None:
         _check_absorb(absorb, scores, values)
 
 
-@ONLINE.part("one query over the blocks of a table", points=3)
+@ONLINE.part("one query over the blocks of a table", points=4)
 def _over_a_table(rng: Random, absorb: Any, attend_blocks: Any) -> None:
     def run(inputs: Inputs, tolerance: float = TOLERANCE, extreme: bool = False) -> None:
         def call(query: Any, keys: Any, values: Any, tables: Any, lens: Any) -> Any:

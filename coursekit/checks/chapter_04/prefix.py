@@ -307,7 +307,7 @@ def _compare(beam_blocks: Any, cases: list[tuple[int, list[list[int]], int]]) ->
     given.check_unchanged(f"beam_blocks({prompt}, {show(parents)}, {size})")
 
 
-@BEAMS.part("beams that never fork again", points=2)
+@BEAMS.part("beams that never fork again", points=3)
 def _samples(rng: Random, beam_blocks: Any) -> None:
     straight = [list(range(3))]
     cases = [(6, [[0, 0, 0], *straight * steps], 4) for steps in (0, 1, 2, 5)]
@@ -320,7 +320,7 @@ def _samples(rng: Random, beam_blocks: Any) -> None:
     _compare(beam_blocks, cases)
 
 
-@BEAMS.part("a tree", points=3)
+@BEAMS.part("a tree", points=5)
 def _tree(rng: Random, beam_blocks: Any) -> None:
     cases = [
         (6, [[0, 0], [0, 1], [0, 0]], 4),

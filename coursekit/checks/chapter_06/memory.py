@@ -17,7 +17,8 @@ SERVER = Exercise(
     answers=("Server",),
     misconceptions={
         "loses-tokens": "A preempted request lost generated tokens, but they were already sent to its user.",
-        "lost-request": "A request is neither running nor waiting: it would never finish.",
+        "lost-request": "A request that is not finished is neither running nor waiting.",
+        "overtaken": "A younger request was admitted while an older one waits: the oldest waiting request comes first.",
         "livelock": "A request was preempted for a younger one: two requests can preempt each other forever. "
         "Preempt the latest running request, even if it is the one that needs the block.",
         "wrong-victim": "The wrong request was preempted: preempt the latest running request.",
@@ -151,6 +152,8 @@ def _explain(expected: _Expected, got: _Got, before: list[str], lengths: dict[st
     if got.waiting != expected.waiting and sorted(got.waiting) == sorted(expected.waiting):
         return "back-of-queue"
     started = [name for name in got.running if name not in before]
+    if got.waiting and any(_age(expected, name) > _age(expected, got.waiting[0]) for name in started):
+        return "overtaken"
     for name in started:
         needed = expected.blocks[name] if name in expected.running else expected.needs(name)
         if got.blocks[name] == -(-expected.prompt[name] // expected.block_size) < needed:
@@ -164,6 +167,11 @@ def _explain(expected: _Expected, got: _Got, before: list[str], lengths: dict[st
     same = got.running == expected.running and got.waiting == expected.waiting
     tokens = all(got.tokens[name] == expected.tokens[name] for name in known)
     return "" if same and tokens else "other-state"
+
+
+def _age(expected: _Expected, name: str) -> int:
+    """A request's place in the order of arrival."""
+    return list(expected.tokens).index(name)
 
 
 def _explain_victims(expected: _Expected, victims: list[str], before: list[str]) -> str:
