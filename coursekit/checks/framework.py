@@ -105,8 +105,8 @@ class Exercise:
     """The check of one exercise. `answers` are the names, in the notebook, that are passed to the parts.
 
     `needs` names earlier exercises whose answers this one uses; `without` names packages that an answer must not use:
-    `paged_ref` contains the solution, and the arrays of `torch` are not those of the exercise. `slowness` multiplies the grader's time limit
-    and `memory_mb` raises its memory limit, for an exercise that needs more than the others.
+    `paged_ref` contains the solution, and the arrays of `torch` are not those of the exercise. `slowness` multiplies
+    the grader's time limit and `memory_mb` raises its memory limit, for an exercise that needs more than the others.
     """
 
     id: str

@@ -69,8 +69,8 @@ ADMIT = Exercise(
         "no-growth": "No block is left for growth: the first generated token may need one.",
         "never-is-later": "A request that can never fit was told to wait: it would wait forever.",
         "later-is-never": "A request was rejected for good although it only does not fit *now*.",
-        "never-too-late": "For NEVER, count everything that a request needs: the block to grow into, and the watermark, "
-        "which stays free even in an empty pool.",
+        "never-too-late": "For NEVER, count everything that a request needs: the block to grow into, and the "
+        "watermark, which stays free even in an empty pool.",
         "watermark-ignored": "The watermark is ignored: those blocks must stay free for the running sequences.",
         "too-strict": "A request that fits exactly was not admitted: exactly enough blocks are enough.",
         "other-decision": "The decision is wrong.",

@@ -33,8 +33,8 @@ POOL = Exercise(
         "half-done": "A failed allocation must take nothing; otherwise the blocks taken before the error are lost.",
         "double-free": "A double free was accepted: the block would be given to two sequences at once.",
         "wrong-exception": "The call was refused, but with another exception than ValueError.",
-        "unknown-id": "An id that was never handed out, or that the pool does not have, must be refused with ValueError. "
-        "A negative id is such an id, although Python's lists accept it as an index.",
+        "unknown-id": "An id that was never handed out, or that the pool does not have, must be refused with "
+        "ValueError. A negative id is such an id, although Python's lists accept it as an index.",
         **CHANGES,
         **SHARED,
         "half-freed": "A rejected free must change nothing, even if other ids in the same call are valid.",

@@ -52,7 +52,8 @@ TEXTS = {
 }
 _OF_BATCH = {
     "one-length": "All sequences are treated as if they had the first one's length: each has its own.",
-    "over-heads": "The weights of one token add up to 1 over the heads: the softmax belongs along the tokens of one head.",
+    "over-heads": "The weights of one token add up to 1 over the heads: the softmax belongs along the "
+    "tokens of one head.",
     "first-table": "All sequences are read through the first one's table: row i of block_tables belongs to sequence i.",
 }
 

@@ -27,8 +27,8 @@ FORK = Exercise(
         "be freed.",
         "not-empty": "A released table must be empty, and releasing an empty table must do nothing.",
         "not-refused": "Sharing a free block, or freeing more references than there are, must raise ValueError.",
-        "repeated-id": "free([b, b]) drops two holders of b at once. It is refused only if b has fewer than two, and b is "
-        "free once, not twice, when none is left.",
+        "repeated-id": "free([b, b]) drops two holders of b at once. It is refused only if b has fewer than two, and b "
+        "is free once, not twice, when none is left.",
         **CHANGES,
         "half-done": "A rejected call must change nothing, including the other blocks in it.",
     },
@@ -200,8 +200,8 @@ WRITE = Exercise(
         "wrong-slot": "The token is not in the slot that the table gives, or the returned slot is a different one.",
         "num-tokens": "num_tokens must grow by one with each token.",
         "not-refused": "When the pool is empty, append must let its OutOfBlocks propagate.",
-        "block-not-needed": "append asked the empty pool for a block where it needs none: the table's last block has room "
-        "and no other holder.",
+        "block-not-needed": "append asked the empty pool for a block where it needs none: the table's last block has "
+        "room and no other holder.",
         "half-done": "A failed append must leave tables, pool and memory unchanged.",
     },
 )

@@ -38,8 +38,8 @@ PREFIX = Exercise(
         "stale": "A block with new contents was found under its old ones.",
         "salt-ignored": "Sequences with different salts found each other's blocks.",
         "not-found": "Blocks that are in the cache were not found.",
-        "block-zero": "The lookup ends before block 0 as if it were not there. Block 0 is a block like any other: compare "
-        "with None, since `if not block` is true for 0.",
+        "block-zero": "The lookup ends before block 0 as if it were not there. Block 0 is a block like any other: "
+        "compare with None, since `if not block` is true for 0.",
         **CHANGES,
         **SHARED,
         "wrong-block": "The blocks that were found do not hold this prefix.",

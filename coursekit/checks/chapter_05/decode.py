@@ -169,8 +169,8 @@ def _check(
     ]
     raise Wrong(
         [*explained, "other-attention"][0],
-        f"scale {batch.scale}, sequence {seq} ({batch.told(seq)}), head {head}, element {d}: expected {expected[seq, head, d]:.4f}, "
-        f"got {got[seq, head, d]:.4f}.",
+        f"scale {batch.scale}, sequence {seq} ({batch.told(seq)}), head {head}, element {d}: "
+        f"expected {expected[seq, head, d]:.4f}, got {got[seq, head, d]:.4f}.",
     )
 
 

@@ -122,8 +122,8 @@ MASK = Exercise(
         "length": "The length is off by one: slots 0 to lens - 1 exist.",
         "no-scale": "The scores were not multiplied by scale.",
         "own-scale": "The scores were multiplied by 1 / sqrt(HEAD_DIM) and not by scale, which may be another number.",
-        "overflow": "exp overflowed or underflowed: before exp, subtract the largest score of the filled slots, whether "
-        "it is above 0 or below.",
+        "overflow": "exp overflowed or underflowed: before exp, subtract the largest score of the filled slots, "
+        "whether it is above 0 or below.",
         "nan-leaks": "A NaN from an unused slot reached the result. A weight of 0 does not help, because 0 times "
         "NaN is NaN. Load V with the mask, and K too unless tl.where replaces its scores.",
         "out-of-bounds": OUT_OF_BOUNDS,

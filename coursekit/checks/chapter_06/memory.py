@@ -31,6 +31,8 @@ SERVER = Exercise(
         "left-waiting": "The oldest waiting request was not admitted although there are free blocks for all its "
         "tokens.",
         "no-room": "A running request has fewer blocks than its tokens need.",
+        "preempt-alone": "preempt does not do all of its work: when it returns, the request is in `waiting`, no longer "
+        "in `running`, and its blocks are free.",
         "other-state": "The server's state after the step is wrong.",
     },
 )
@@ -202,7 +204,7 @@ def _who(rng: Random, Server: Any) -> None:
     _run(Server, 5, 4, jobs, steps=2)
 
 
-@SERVER.part("what a preempted request keeps, and how it resumes", points=3)
+@SERVER.part("what a preempted request keeps, and how it resumes", points=2)
 def _back(rng: Random, Server: Any) -> None:
     a, b, c, d, *_ = _names(rng)
     _run(Server, 6, 4, [(name, _prompt(rng, 4), 12) for name in (a, b, c)], steps=40)
@@ -215,7 +217,7 @@ def _back(rng: Random, Server: Any) -> None:
     _run(Server, 5, 4, jobs, steps=40)
 
 
-@SERVER.part("every request finishes", points=3)
+@SERVER.part("every request finishes", points=2)
 def _everybody(rng: Random, Server: Any) -> None:
     for _ in range(6):
         size, names = rng.choice([1, 3, 4]), _names(rng)
@@ -225,6 +227,22 @@ def _everybody(rng: Random, Server: Any) -> None:
         ]
         most = max(-(-(len(prompt) + new) // size) for _, prompt, new in jobs)
         _run(Server, most + rng.randint(0, 4), size, jobs, steps=400)
+
+
+@SERVER.part("preempt, called alone", points=2)
+def _preempt(rng: Random, Server: Any) -> None:
+    a, b, c, *_ = _names(rng)
+    server = Server(6, 4)
+    for name in (a, b, c):
+        server.add(name, _prompt(rng, 3), 5)
+    server.step()
+    server.preempt(list(server.running)[-1])
+    got = _Got(server)
+    state = (got.running, got.waiting, got.num_free, got.blocks.get(c))
+    expected = ([a, b], [c], 4, 0)
+    if state != expected:
+        call = f"6 blocks of 4; running {[a, b, c]}, a block each; preempt({c}): (running, waiting, num_free, blocks)"
+        raise Wrong("preempt-alone", difference(call, expected, state))
 
 
 SWAP = Exercise(

@@ -42,8 +42,8 @@ FORWARD = Exercise(
         "tail-kept": "The unused slots of the last block are included: they hold no token of this sequence.",
         "nan-leaks": "A NaN from an unused slot reached the result. A weight of 0 does not help, because 0 * NaN is "
         "NaN.",
-        "overflow": "exp overflowed or underflowed: before exp, subtract the largest score that the token sees, whether it "
-        "is above 0 or below.",
+        "overflow": "exp overflowed or underflowed: before exp, subtract the largest score that the token sees, "
+        "whether it is above 0 or below.",
         "heads-first": "The result has heads before tokens. Queries come as [1, num_heads, num_tokens, head_dim]; "
         "return the result as [1, num_tokens, num_heads, head_dim].",
         "other-attention": "The result is not this step's attention.",

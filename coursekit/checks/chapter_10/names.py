@@ -98,7 +98,8 @@ KEYS = Exercise(
         "chain the keys.",
         "salt-lost": "The salt no longer reaches the keys: two tenants would share blocks.",
         "partial": "A partial block got a key: it will still change.",
-        "joined": "The digits of different tokens were joined without a separator: tokens 1, 11 and 11, 1 give one key.",
+        "joined": "The digits of different tokens were joined without a separator: tokens 1, 11 and 11, 1 give "
+        "one key.",
         "unequal": "Equal prompts got different keys: nothing would ever be found again.",
         "other-keys": "Wanted is one key for each full block, the same exactly where all tokens so far are the same.",
     },
