@@ -17,14 +17,15 @@ import builtins
 import itertools
 import linecache
 import reprlib
-import traceback
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from coursekit.checks.codec import BadMessage, decode, encode
+from coursekit.checks.source import CELL, line_of
 
-CELL = "<exercise "  # prefix of an answer's file name, used to find the line of an error
+__all__ = ["CELL"]
+
 MAX_ITEMS = 100_000
 MAX_TEXT = 500  # characters of an exception's message
 Message = dict[str, Any]
@@ -302,13 +303,7 @@ def describe(error: BaseException) -> tuple[str, list[str], str, str]:
     bases = [str(kind.__name__) for kind in type(error).__mro__[:-1]]
     where = ""
     try:
-        if isinstance(error, SyntaxError) and error.lineno:
-            where = f"line {error.lineno}: {(error.text or '').strip()}"
-        else:
-            frames = traceback.extract_tb(error.__traceback__)
-            own = [frame for frame in frames if frame.filename.startswith((CELL, "<ipython", "<cell"))]
-            if own:
-                where = f"line {own[-1].lineno}: {own[-1].line or ''}".rstrip(": ")
+        where = line_of(error)
         message = str(error.msg if isinstance(error, SyntaxError) else error)
     except Exception:  # noqa: BLE001  the answer's own __str__ may do anything
         message = ""

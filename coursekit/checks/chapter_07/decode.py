@@ -16,7 +16,16 @@ import numpy as np
 from coursekit.checks.answers import Served, output, show
 from coursekit.checks.chapter_03.inputs import numpy_rng
 from coursekit.checks.chapter_07.attention import rotate
-from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
+from coursekit.checks.framework import (
+    CHANGES,
+    Arguments,
+    Exercise,
+    Wrong,
+    as_list,
+    difference,
+    drawn,
+    is_whole,
+)
 
 GENERATE = Exercise(
     "7.3",
@@ -33,6 +42,7 @@ GENERATE = Exercise(
         "computed-again": "The tokens are right, but you recomputed tokens whose keys and values were in the cache.",
         "done-stays": "The tokens are right, but a finished request stayed in the batch.",
         "blocks-kept": "The tokens are right, but some blocks are not free at the end.",
+        **CHANGES,
         "other-tokens": "These are not the tokens that each request gets alone.",
     },
 )
@@ -136,15 +146,21 @@ def _case(
     rng: Random, lens: Sequence[int], new: Sequence[int]
 ) -> tuple[_Weights, list[list[int]], list[list[int]]]:
     """Weights, prompts and answers, with clear decisions and with answers that mistakes change."""
+    if len(set(lens)) != len(lens):
+        raise ValueError("prompts of equal lengths need no padding: draw different ones")
     numbers = numpy_rng(rng)
-    while True:
+
+    def candidate() -> tuple[_Weights, list[list[int]], list[list[int]]] | None:
         weights = _draw_weights(numbers)
         prompts = [numbers.integers(1, VOCAB, n).tolist() for n in lens]
         found = [_alone(weights, prompt, n) for prompt, n in zip(prompts, new, strict=True)]
         answers = [tokens for tokens, _ in found]
         others = _wrong_answers(weights, prompts, new)
-        if min(margin for _, margin in found) > CLEAR and all(other != answers for _, other in others):
-            return weights, prompts, answers
+        clear = min(margin for _, margin in found) > CLEAR
+        return (weights, prompts, answers) if clear and all(other != answers for _, other in others) else None
+
+    case: tuple[_Weights, list[list[int]], list[list[int]]] = drawn(candidate, tries=200)
+    return case
 
 
 def _wrong_answers(
@@ -190,10 +206,12 @@ def _run(
     before = sorted(free)
     model = _Model(weights, blocks, size)
     served = Served({"forward": model.forward}, block_size=size)
-    got = [as_list(row) for row in as_list(generate(served, prompts, list(new), output(free)))]
+    given = Arguments(prompts=[list(p) for p in prompts], new_tokens=list(new))
+    got = [as_list(row) for row in as_list(generate(served, *given.passed(), output(free)))]
     told = f"prompts of {list(lens)} tokens, {list(new)} new tokens, blocks of {size}"
     if got != answers:
         raise Wrong(*_explain(weights, prompts, new, answers, got, told))
+    given.check_unchanged(told)
     return model.calls, before, sorted(free), told
 
 
@@ -218,17 +236,17 @@ def _explain(
     ), f"{told}: {difference(f'request {i}, new token {at}', answers[i][at], got[i][at])}"
 
 
-@GENERATE.part("the same tokens as each request gets alone", points=4)
+@GENERATE.part("the same tokens as each request gets alone", points=5)
 def _tokens(rng: Random, generate: Any) -> None:
     _run(rng, generate, [3, 7, 4], [4, 6, 5], 4)
-    lens, new = [rng.randint(1, 9) for _ in range(4)], [rng.randint(2, 6) for _ in range(4)]
+    lens, new = rng.sample(range(1, 10), 4), [rng.randint(2, 6) for _ in range(4)]
     _run(rng, generate, [*lens, 11], [*new, 3], rng.choice([1, 3, 8]))
 
 
-@GENERATE.part("all requests in each batch, no token twice", points=3)
+@GENERATE.part("all requests in each batch, no token twice", points=4)
 def _together(rng: Random, generate: Any) -> None:
     for new in ([2, 6, 4], [1, 5, 3, rng.randint(1, 6)]):
-        lens = [rng.randint(2, 9) for _ in new]
+        lens = rng.sample(range(2, 10), len(new))
         got, _, _, told = _run(rng, generate, lens, new, 4)
         expected = [sum(lens)] + [sum(n > k for n in new) for k in range(1, max(new))]
         if got == expected:
@@ -242,7 +260,7 @@ def _together(rng: Random, generate: Any) -> None:
         raise Wrong("done-stays" if got == stays else "computed-again", detail)
 
 
-@GENERATE.part("all blocks are free at the end", points=1)
+@GENERATE.part("all blocks are free at the end", points=2)
 def _blocks(rng: Random, generate: Any) -> None:
     _, before, after, told = _run(rng, generate, [6, 2, 5], [3, 5, 2], 4)
     if after != before:
