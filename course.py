@@ -23,13 +23,21 @@ NEWEST_PYTHON = (3, 14)  # the newest for which every pinned package has wheels
 
 
 def python_problem(version):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - runs on old Pythons
-    """What is wrong with this version of Python, in one sentence, or None."""
-    if tuple(version[:2]) >= OLDEST_PYTHON:
+    """Return one sentence about a version of Python that the course does not support, None for the others."""
+    if OLDEST_PYTHON <= tuple(version[:2]) <= NEWEST_PYTHON:
         return None
-    return "course.py: the course needs Python {}.{} or newer, and this is Python {}.{}: {}".format(
-        *OLDEST_PYTHON,
-        *version[:2],
-        "install a newer one from python.org or your system's packages and name it: python3.12 course.py lab",
+    old = tuple(version[:2]) < OLDEST_PYTHON
+    needs = (
+        "{}.{} or newer".format(*OLDEST_PYTHON)
+        if old
+        else "{}.{} to {}.{}".format(*(OLDEST_PYTHON + NEWEST_PYTHON))
+    )
+    return "course.py: the course needs Python {}, and this is Python {}.{}: install {} from {}".format(
+        needs,
+        version[0],
+        version[1],
+        "a newer one" if old else "one of those",
+        "python.org or your system's packages and name it, for example: python3.12 course.py lab",
     )
 
 
@@ -39,10 +47,14 @@ if __name__ == "__main__" and python_problem(sys.version_info):
 import errno
 import hashlib
 import importlib.util
+import io
 import json
 import os
+import platform
+import shlex
 import shutil
 import subprocess
+import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -59,20 +71,50 @@ LOCK = VENV / "course-lock"
 INDEX = VENV / "course-torch-index"  # what --torch-index said last; survives a set-up that is made again
 LOG = VENV / "course-setup.log"
 
+OLDEST_GLIBC = (2, 28)
+OLDEST_MACOS = (14, 0)
+LONGEST_PATH = 191  # below the course's folder, in characters; Windows allows 259 for the whole path
 REQUIREMENT = ".[lab,test]"
 CONSTRAINTS = "constraints.txt"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NEEDS_MODEL = ("lab", "test", "bench")
 
-HELP = f"""usage: python3 course.py WORD [ARGUMENTS] [--torch-index URL]
+
+def typed_command(python: str, script: str) -> str:
+    """Return the start of the command line that runs this file, as the user typed it: "python3 course.py".
+
+    Args:
+        python: the interpreter as it was named, a word or a path (`sys.orig_argv[0]`).
+        script: this file as it was named (`sys.argv[0]`).
+    """
+    name = Path(python).name.removesuffix(".exe")
+    found = shutil.which(name)
+    if name != python.removesuffix(".exe") and not (
+        found and Path(found).resolve() == Path(python).resolve()
+    ):
+        # Windows' launcher passes a full path on, and the name alone may start another Python or none.
+        by_launcher = os.name == "nt" and sys.prefix == sys.base_prefix and shutil.which("py")
+        name = f"py -{sys.version_info[0]}.{sys.version_info[1]}" if by_launcher else quoted(python)
+    return f"{name} {quoted(script)}"
+
+
+def quoted(path: str) -> str:
+    """Return a path as the system's shell takes it."""
+    if os.name == "nt":
+        return f'"{path}"' if " " in path else path
+    return shlex.quote(path)
+
+
+COMMAND = typed_command(sys.orig_argv[0], sys.argv[0])
+HELP = f"""usage: {COMMAND} COMMAND [ARGUMENTS] [--torch-index URL]
 
   lab [CHAPTER] [--no-browser] [--port N]   open JupyterLab on the first notebook, or on a chapter's (lab 7)
   test [--fast] [-- PYTEST ARGUMENTS]       run every test and validate every notebook
   doctor                                    tell whether this machine is ready, by running a kernel on it
-  help                                      list every word; WORD --help explains one
+  help                                      list every command; COMMAND --help explains one
 
 The first start makes .venv here and installs the course into it; later starts take a moment. Ctrl-C stops it;
-the same command goes on.
+the same command continues.
 
   --torch-index URL   take PyTorch from this index, for instance its much smaller CPU builds:
                       {CPU_INDEX}
@@ -82,6 +124,74 @@ the same command goes on.
 
 class SetupError(Exception):
     """Set-up cannot go on. The message is one sentence: what is wrong and what to do."""
+
+
+# ---------------------------------------------------------------------------------------- supported systems
+
+
+def system_problem(
+    system: str, machine: str, bits: int, glibc: tuple[int, int] | None, macos: tuple[int, int] | None
+) -> str | None:
+    """Return one sentence about a system for which PyTorch or another package has no wheels, None for the others.
+
+    Args:
+        system: `sys.platform`.
+        machine: the processor that this Python was built for: x86_64, AMD64, arm64, ARM64, aarch64, i686, …
+        bits: 64, or 32 for a 32-bit Python.
+        glibc: version of the GNU C library; None if there is none, as on Alpine Linux.
+        macos: version of macOS; None on other systems.
+    """
+    needs = (
+        "and the course needs Linux with glibc 2.28 or newer (x86_64 or aarch64), macOS 14 or newer on Apple "
+        "silicon, or Windows on x86_64"
+    )
+    processor = machine.lower()
+    if bits < 64:
+        return f"this Python is a 32-bit program, {needs}: install a 64-bit Python."
+    if system == "linux":
+        if processor not in ("x86_64", "aarch64"):
+            return f"this is Linux on {machine}, {needs}."
+        if glibc is None:
+            return f"this Linux has no glibc (Alpine Linux, for example, uses musl), {needs}."
+        if glibc < OLDEST_GLIBC:
+            return f"this Linux has glibc {glibc[0]}.{glibc[1]}, {needs}: use a newer release of it."
+        return None
+    if system == "darwin":
+        if processor != "arm64":
+            remedy = "on Apple silicon, install an arm64 Python"
+            return f"this Python runs on an Intel processor or as an Intel program, {needs}: {remedy}."
+        if macos is not None and macos < OLDEST_MACOS:
+            return f"this is macOS {macos[0]}.{macos[1]}, {needs}: update macOS."
+        return None
+    if system == "win32":
+        if processor in ("amd64", "x86_64"):
+            return None
+        return f"this Python was built for Windows on ARM, {needs}: use an x86_64 machine, or Linux on aarch64 in WSL."
+    return f"this system is {system}, {needs}."
+
+
+def this_system() -> tuple[str, str, int, tuple[int, int] | None, tuple[int, int] | None]:
+    """Return the arguments of `system_problem` for this machine."""
+    machine = platform.machine()
+    if sys.platform == "win32":  # of Python, not of the machine: an x86_64 Python runs on ARM, too
+        machine = sysconfig.get_platform().removeprefix("win-")
+    glibc = macos = None
+    if sys.platform == "linux":
+        try:
+            glibc = first_two((os.confstr("CS_GNU_LIBC_VERSION") or "").rpartition(" ")[2])
+        except (AttributeError, ValueError):  # another C library does not know the name
+            glibc = None
+    if sys.platform == "darwin":
+        macos = first_two(platform.mac_ver()[0])
+    return sys.platform, machine, 64 if sys.maxsize > 2**32 else 32, glibc, macos
+
+
+def first_two(version: str) -> tuple[int, int] | None:
+    """Return major and minor of "2.36" or "14.5.1"; None for text that is no version."""
+    numbers = [*version.split("."), "0"]
+    if not (numbers[0].isdecimal() and numbers[1].isdecimal()):
+        return None
+    return int(numbers[0]), int(numbers[1])
 
 
 # ----------------------------------------------------------------------------------------------- the set-up
@@ -166,21 +276,44 @@ def check_machine(torch_index: str) -> None:
             f"the set-up takes up to {needed} GB{smaller} and {ROOT} has {free:.1f} GB free: make room, or "
             f"move the course to another disk, {AGAIN}"
         )
+    if sys.platform == "win32" and long_paths(str(ROOT)):
+        show(long_paths(str(ROOT)))
     if large:
         show(
             "PyTorch for Linux brings NVIDIA's libraries: up to 4 GB to download, about 8 GB on disk.\n"
             "Without an NVIDIA GPU, press Ctrl-C and take its CPU build (0.2 GB) instead:\n"
-            f"    python3 course.py lab --torch-index {CPU_INDEX}"
+            f"    {COMMAND} lab --torch-index {CPU_INDEX}"
+        )
+
+
+def long_paths(root: str) -> str:
+    """Return a note for a folder under which Windows' limit of 259 characters is passed, or ""."""
+    if len(root) + 1 + LONGEST_PATH <= 259:
+        return ""
+    return (
+        f"Some paths under {root} will have more than 259 characters. If the set-up fails on one, move the\n"
+        f"course to a folder whose path has at most {259 - 1 - LONGEST_PATH} characters, or enable long paths "
+        "in Windows (as administrator):\n"
+        "    reg add HKLM\\SYSTEM\\CurrentControlSet\\Control\\FileSystem /v LongPathsEnabled /t REG_DWORD /d 1 /f"
+    )
+
+
+def check_ours() -> None:
+    """Raise SetupError unless `.venv` is absent, empty, or a folder of course.py's own: only those may be emptied."""
+    if VENV.is_symlink() or (VENV.exists() and VENV.resolve() != VENV):
+        raise SetupError(
+            f"{VENV} is a link to {VENV.resolve()} and not made by course.py: remove the link, {AGAIN}"
+        )
+    if VENV.exists() and not (VENV.is_dir() and (LOCK.is_file() or not any(VENV.iterdir()))):
+        raise SetupError(
+            f"{VENV} is there and not made by course.py: rename it, or move the course elsewhere."
         )
 
 
 @contextmanager
 def only_one() -> Iterator[IO[str]]:
     """Hold the folder's lock; wait for it while another course.py has it."""
-    if VENV.exists() and not LOCK.exists() and any(VENV.iterdir()):
-        raise SetupError(
-            f"{VENV} is there and not made by course.py: rename it, or move the course elsewhere."
-        )
+    check_ours()
     VENV.mkdir(exist_ok=True)
     with LOCK.open("a") as lock:
         if not lock_now(lock):
@@ -224,7 +357,8 @@ def run_step(command: list[str], lock: IO[str]) -> None:
     terminal, width = sys.stdout.isatty(), shutil.get_terminal_size().columns - 1
     lines: list[str] = []
     start = shown = time.monotonic()
-    process = subprocess.Popen(command, stderr=subprocess.STDOUT, text=True, errors="replace", **options)
+    options.update(stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")
+    process = subprocess.Popen(command, **options)
     try:
         reader = threading.Thread(target=read_lines, args=(process.stdout, lines), daemon=True)
         reader.start()
@@ -303,7 +437,12 @@ def parse(arguments: list[str]) -> tuple[str, list[str], str | None]:
 
 
 def main(arguments: list[str]) -> int:
-    """Set up what is missing, then become `python -m coursekit WORD ...` in the course's environment."""
+    """Set up what is missing, then become `python -m coursekit COMMAND ...` in the course's environment."""
+    for stream in (sys.stdout, sys.stderr):  # Windows writes files and pipes in a code page that lacks "→"
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
+    os.environ.setdefault("PYTHONUTF8", "1")  # the same for every Python that is started from here
+    os.environ["COURSE_COMMAND"] = COMMAND  # for the commands' remedies
     word, rest, argument = parse(arguments)
     finished = read_stamp()
     if word in ("-h", "--help") or (not finished and (word == "help" or {"-h", "--help"} & set(rest))):
@@ -317,6 +456,9 @@ def main(arguments: list[str]) -> int:
     torch_index = chosen_index(argument)
     fresh = finished != wanted_stamp(torch_index)
     if fresh:
+        problem = system_problem(*this_system())
+        if problem:
+            raise SetupError(problem)
         with only_one() as lock:
             set_up(torch_index, lock)
         subprocess.call([str(PYTHON), "-m", "paged_ref", "warm-up"])
@@ -336,7 +478,7 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
-        print("\nStopped; the same command goes on from here.", file=sys.stderr)
+        print("\nStopped; the same command continues from here.", file=sys.stderr)
         sys.exit(130)
     except SetupError as stop:
         sys.exit(f"course.py: {stop}")

@@ -219,7 +219,7 @@ def run(options: argparse.Namespace) -> int:
     """Check, measure and print; return the exit status. See the module's docstring."""
     on_gpu = torch.cuda.is_available() and not options.cpu
     device = torch.device("cuda" if on_gpu else "cpu")
-    backends = ["triton", "torch"] if on_gpu else ["numba", "torch"]
+    backends = ["triton", "torch"] if on_gpu else ["numba", "torch"]  # NumPy's is for reading, not for speed
 
     def say(what: str) -> None:
         if sys.stderr.isatty():

@@ -12,6 +12,9 @@ import importlib.util
 import os
 import sys
 
+from coursekit import ROOT, course_command
+from paged_ref.utf8 import use_utf8
+
 COMMANDS = {
     "lab": ("coursekit.cli.lab", "open JupyterLab on the first notebook or a chapter's notebook"),
     "test": ("coursekit.cli.test", "run every test and validate every notebook"),
@@ -23,6 +26,8 @@ COMMANDS = {
     "build": ("coursekit.build.command", "build the notebooks from curriculum/ (for authors)"),
     "bench": ("bench.__main__", "measure the reference implementation"),
 }
+# The other commands work on the course's own files, which an installed library does not contain.
+WITHOUT_THE_COURSE = ("doctor", "bench")
 
 
 def known_commands() -> dict[str, tuple[str, str]]:
@@ -48,18 +53,27 @@ def check_command(command: str) -> str | None:
 def main(arguments: list[str]) -> int:
     """Run the module of the command with the remaining arguments; return its exit code."""
     command = arguments[0] if arguments else "help"
+    use_utf8()
+    os.environ.setdefault("COURSE_COMMAND", "python -m coursekit")  # course.py has set it already
     # Threads that wait for each other sleep instead of spinning. On a machine that others use too, spinning made a
     # decode step thirty times as slow. Notebook kernels and tests inherit this. A benchmark has the machine to itself.
     if command != "bench":
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if command in ("help", "-h", "--help"):
-        print("usage: python3 course.py COMMAND [ARGUMENTS]      (COMMAND --help explains one)\n")
+        print(f"usage: {course_command()} COMMAND [ARGUMENTS]      (COMMAND --help explains one)\n")
         for name, (_, purpose) in known_commands().items():
             print(f"  {name:<8} {purpose}")
         return 0
     problem = check_command(command)
     if problem:
         print(problem, file=sys.stderr)
+        return 2
+    if command not in WITHOUT_THE_COURSE and not (ROOT / "curriculum").is_dir():
+        print(
+            f"{command} needs the course's files (notebooks, exercises, questions), which the installed library does "
+            "not contain: get the course's repository and run `python3 course.py` there.",
+            file=sys.stderr,
+        )
         return 2
     module = importlib.import_module(known_commands()[command][0])
     return int(module.main(arguments[1:]) or 0)

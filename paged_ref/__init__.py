@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # pyproject.toml takes it from here
 
 if TYPE_CHECKING:
     from .attention import paged_attention as paged_attention

@@ -7,6 +7,9 @@ import logging
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
+
+from .utf8 import use_utf8
 
 COMMANDS = {
     "generate": ("cli.generate", "continue prompts on a real model through a paged cache"),
@@ -22,10 +25,9 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Parse a command and run it; return the exit status."""
     argv = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(
-        prog="python -m paged_ref", description="PagedAttention, written to be read."
-    )
-    # Threads that spin while they wait slow down everything else on the machine.
+    use_utf8()
+    parser = argparse.ArgumentParser(prog=_program(), description="PagedAttention, written to be read.")
+    # Threads that spin while they wait slow down a machine that others use, too.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     _add_commands(parser, next((word for word in argv if not word.startswith("-")), ""))
     args = parser.parse_args(argv)
@@ -42,6 +44,12 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\npaged_ref: interrupted", file=sys.stderr)
         return 130
+
+
+def _program() -> str:
+    """Return the command as the user typed it: `paged-ref`, or this module's name."""
+    name = Path(sys.argv[0]).stem
+    return name if name == "paged-ref" else "python -m paged_ref"
 
 
 def _add_commands(parser: argparse.ArgumentParser, chosen: str) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
 
 pytest_plugins = ["tests.helpers.tiny"]
+
+# Messages name the command that the user typed. The tests compare them with this one.
+os.environ["COURSE_COMMAND"] = "python3 course.py"
 
 # A shell that starts the tests in the background makes them and their children deaf to Ctrl-C, which some of them send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

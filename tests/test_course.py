@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import pytest
 
@@ -31,10 +31,11 @@ esac
 """
 
 DRIVER = """
-import collections, importlib.util, pathlib, runpy, shutil, sys
+import collections, importlib.util, os, pathlib, platform, runpy, shutil, sys, sysconfig
 Usage = collections.namedtuple("Usage", "total used free")
 shutil.disk_usage = lambda path: Usage(10**12, 0, 10**12)
 sys.executable, sys.argv = {python!r}, ["course.py", *{arguments!r}]
+sys.orig_argv = ["python3", *sys.argv]
 {prelude}
 runpy.run_path("course.py", run_name="__main__")
 """
@@ -118,6 +119,16 @@ def test_an_old_python_is_told_so() -> None:
     assert course.python_problem((3, 14, 2)) is None
 
 
+def test_a_python_that_is_too_new_is_told_so_before_anything_starts(folder: Course) -> None:
+    sentence = course.python_problem((3, 15, 0))
+    assert sentence is not None
+    assert "needs Python 3.11 to 3.14, and this is Python 3.15: install one of those" in sentence
+    code, output, errors = folder.run("lab", prelude="sys.version_info = (3, 15, 0)")
+    assert (code, output, errors) == (1, "", sentence + "\n")
+    assert not folder.venv.exists()
+    assert folder.asked() == []
+
+
 def test_an_old_python_can_read_the_file() -> None:
     source = (course.ROOT / "course.py").read_text(encoding="utf-8")
     ast.parse(source, feature_version=(3, 6))
@@ -129,6 +140,117 @@ def test_an_old_python_can_read_the_file() -> None:
         node for node in ast.walk(ast.parse(before + "pass")) if isinstance(node, ast.Import | ast.ImportFrom)
     ]
     assert [name.name for node in imported for name in node.names] == ["sys"]
+
+
+# --------------------------------------------------------------------------------------------------- systems
+
+NO_CONFSTR = "def unknown(name): raise ValueError('unrecognized configuration name')\nos.confstr = unknown"
+INTEL_MAC = "sys.platform = 'darwin'; platform.machine = lambda: 'x86_64'"
+ARM_MAC = "sys.platform = 'darwin'; platform.machine = lambda: 'arm64'"
+LINUX = "sys.platform = 'linux'; platform.machine = lambda: 'x86_64'"
+
+
+@pytest.mark.parametrize(
+    ("prelude", "sentence"),
+    [
+        (f"{INTEL_MAC}; platform.mac_ver = lambda: ('15.1', ('', '', ''), 'x86_64')", "Intel processor"),
+        (f"{ARM_MAC}; platform.mac_ver = lambda: ('13.7', ('', '', ''), 'arm64')", "this is macOS 13.7"),
+        (f"{LINUX}; os.confstr = lambda name: 'glibc 2.17'", "this Linux has glibc 2.17"),
+        (f"{LINUX}\n{NO_CONFSTR}", "this Linux has no glibc"),
+        ("sys.platform = 'win32'; sysconfig.get_platform = lambda: 'win-arm64'", "built for Windows on ARM"),
+        ("sys.maxsize = 2**31 - 1", "this Python is a 32-bit program"),
+        ("sys.platform = 'linux'; platform.machine = lambda: 'ppc64le'", "this is Linux on ppc64le"),
+        ("sys.platform = 'freebsd14'", "this system is freebsd14"),
+    ],
+    ids=["Intel Mac", "macOS 13", "old glibc", "musl", "Windows on ARM", "32 bits", "POWER", "FreeBSD"],
+)
+def test_an_unsupported_system_is_told_so_before_anything_is_made(
+    folder: Course, prelude: str, sentence: str
+) -> None:
+    code, output, errors = folder.run("lab", prelude=prelude)
+    assert (code, output) == (1, "")
+    assert sentence in errors
+    assert "the course needs Linux with glibc 2.28 or newer" in errors
+    assert errors.count("\n") == 1
+    assert folder.asked() == []
+    assert not folder.venv.exists()
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        ("linux", "x86_64", 64, (2, 28), None),
+        ("linux", "aarch64", 64, (2, 41), None),
+        ("darwin", "arm64", 64, None, (14, 0)),
+        ("darwin", "arm64", 64, None, (26, 1)),
+        ("win32", "amd64", 64, None, None),
+    ],
+)
+def test_a_supported_system_is_let_through(system: tuple) -> None:
+    assert course.system_problem(*system) is None
+    assert course.system_problem(*course.this_system()) is None  # and so is the one that runs these tests
+
+
+def test_windows_long_paths_are_announced_where_the_folder_is_deep() -> None:
+    assert course.long_paths("C:\\course") == ""
+    assert course.long_paths("C" * 67) == ""
+    note = course.long_paths("C" * 68)
+    assert "more than 259 characters" in note
+    assert "LongPathsEnabled" in note
+
+
+def test_output_is_utf_8_where_the_system_s_code_page_is_not(folder: Course) -> None:
+    """As on Windows with its output in a file: cp1252 has no arrow."""
+    says = 'echo "ERROR: a → b"; exit 1'
+    code, _, errors = folder.run("doctor", PIP_DOES=says, PYTHONIOENCODING="cp1252", PYTHONUTF8="0")
+    assert code == 1
+    assert "the set-up failed (ERROR: a → b)" in errors
+    assert "Traceback" not in errors
+
+
+# ------------------------------------------------------------------------------------- the command as typed
+
+
+@pytest.mark.parametrize("typed", ["python3", "python", "python3.12", "python.exe"])
+def test_a_python_that_was_named_is_named_again(typed: str) -> None:
+    assert course.typed_command(typed, "course.py") == f"{typed.removesuffix('.exe')} course.py"
+
+
+def test_a_path_is_shortened_only_if_the_name_finds_the_same_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("one", "two words"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "python9").write_text("")
+        (tmp_path / place / "python9").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "one"))
+    assert course.typed_command(str(tmp_path / "one" / "python9"), "./course.py") == "python9 ./course.py"
+    other = str(tmp_path / "two words" / "python9")
+    assert course.typed_command(other, "course.py") == f"'{other}' course.py"
+
+
+def test_windows_launcher_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`py -3 course.py` starts python.exe by its full path, and often no `python` is there."""
+    monkeypatch.setattr(course.os, "name", "nt")
+    monkeypatch.setattr(course, "Path", PureWindowsPath)
+    monkeypatch.setattr(course.shutil, "which", lambda name: "C:\\Windows\\py.exe" if name == "py" else None)
+    monkeypatch.setattr(course.sys, "prefix", sys.base_prefix)
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    python = r"C:\Users\Jo Doe\Python\python.exe"
+    assert course.typed_command(python, "course.py") == f"py -{version} course.py"
+    monkeypatch.setattr(course.sys, "prefix", "an environment")
+    assert course.typed_command(python, "course.py") == f'"{python}" course.py'
+
+
+def test_remedies_print_the_command_that_was_typed(folder: Course) -> None:
+    typed = "sys.orig_argv = ['python', 'course.py']; sys.platform = 'linux'"
+    code, output, _ = folder.run("--help", prelude=typed)
+    assert (code, output.splitlines()[0]) == (
+        0,
+        "usage: python course.py COMMAND [ARGUMENTS] [--torch-index URL]",
+    )
+    output = folder.run("doctor", prelude=typed)[1]
+    assert f"    python course.py lab --torch-index {course.CPU_INDEX}" in output
 
 
 # ---------------------------------------------------------------------------------------------- the set-up
@@ -223,7 +345,7 @@ def test_ctrl_c_ends_with_one_sentence_and_takes_pip_along(folder: Course) -> No
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=10)
     assert process.returncode == 130
-    assert errors == "\nStopped; the same command goes on from here.\n"
+    assert errors == "\nStopped; the same command continues from here.\n"
     assert not folder.stamp.exists()
     with pytest.raises(ProcessLookupError):
         os.kill(int((folder.folder / "pid").read_text()), 0)
@@ -302,6 +424,36 @@ def test_an_environment_that_is_not_ours_is_left_alone(folder: Course) -> None:
     assert folder.asked() == []
 
 
+@pytest.mark.parametrize("target", ["another environment", "another course's environment", "nothing"])
+def test_a_link_in_place_of_the_environment_is_left_alone(
+    folder: Course, tmp_path: Path, target: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    if target != "nothing":
+        (elsewhere / "bin").mkdir(parents=True)
+        (elsewhere / "bin" / "python").write_text("theirs")
+    if target == "another course's environment":
+        (elsewhere / course.LOCK.name).touch()
+        (elsewhere / course.STAMP.name).write_text('{"folder": "elsewhere"}')
+    before = {path: path.is_file() and path.read_bytes() for path in elsewhere.rglob("*")}
+    folder.venv.symlink_to(elsewhere, target_is_directory=True)
+    code, _, errors = folder.run("doctor")
+    assert code == 1
+    assert f"is a link to {elsewhere} and not made by course.py: remove the link" in errors
+    assert errors.count("\n") == 1
+    assert {path: path.is_file() and path.read_bytes() for path in elsewhere.rglob("*")} == before
+    assert folder.venv.is_symlink()
+    assert folder.asked() == []
+
+
+def test_a_file_in_place_of_the_environment_is_left_alone(folder: Course) -> None:
+    folder.venv.write_text("theirs")
+    code, _, errors = folder.run("doctor")
+    assert code == 1
+    assert "not made by course.py: rename it" in errors
+    assert folder.venv.read_text() == "theirs"
+
+
 def test_without_the_model_the_word_still_starts(folder: Course) -> None:
     code, output, _ = folder.run("lab", WEIGHTS_DOES="exit 1")
     assert code == 0
@@ -316,7 +468,7 @@ def test_a_wrong_word_and_help_set_nothing_up(folder: Course) -> None:
     for arguments in ((), ("--help",), ("help",), ("lab", "--help")):
         code, output, _ = folder.run(*arguments)
         assert code == 0
-        assert "usage: python3 course.py WORD" in output
+        assert "usage: python3 course.py COMMAND" in output
     assert folder.asked() == []
     assert not folder.venv.exists()
 

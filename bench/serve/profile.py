@@ -2,7 +2,7 @@
 
 Each part is measured by a timer around the real calls, in real steps of the engine:
 
-    products       the matmuls: the calls of the model's linear layers
+    matmuls        the calls of the model's linear layers
     attention      writing this step's keys and values, and attending through the block table; in fused layers also the
                    rotary embedding, which shares a loop with the writing
     bookkeeping    scheduler, batch of integers, sampling, text: everything outside the forward pass
@@ -35,7 +35,7 @@ from paged_ref.sampling.params import SamplingParams
 
 from .workloads import Workload
 
-PARTS = ("products", "attention", "bookkeeping", "the rest")
+PARTS = ("matmuls", "attention", "bookkeeping", "the rest")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def profile(model: PagedModel, workload: Workload, dtype: str, steps: int = 48) 
             (PackedProduct, "__call__"),
             *((one, "forward") for one in _plain_linears(model)),
         ):
-            clocks.enter_context(_timed(owner, name, "products", seconds))
+            clocks.enter_context(_timed(owner, name, "matmuls", seconds))
         clocks.enter_context(_timed(FusedLayer, "attend", "attention", seconds))
         clocks.enter_context(_timed_attention(seconds))
         clocks.enter_context(_timed(model, "forward", "forward", seconds))
@@ -101,27 +101,27 @@ def profile(model: PagedModel, workload: Workload, dtype: str, steps: int = 48) 
             step = llm.step()
             whole = time.perf_counter() - started
             if len(step.chunks) == len(prompts) == step.num_tokens:  # all decode
-                rest = seconds["forward"] - seconds["products"] - seconds["attention"]
+                rest = seconds["forward"] - seconds["matmuls"] - seconds["attention"]
                 found.append(
                     {
-                        "products": seconds["products"],
+                        "matmuls": seconds["matmuls"],
                         "attention": seconds["attention"],
                         "bookkeeping": whole - seconds["forward"],
                         "the rest": rest,
                     }
                 )
     parts = {part: 1e3 * statistics.median(one[part] for one in found) for part in PARTS}
-    return Profile(dtype, tuning(model), len(prompts), parts, 1e3 * _products_alone(model, len(prompts)))
+    return Profile(dtype, tuning(model), len(prompts), parts, 1e3 * _matmuls_alone(model, len(prompts)))
 
 
 def tuning(model: PagedModel) -> str:
     """Return how a model is optimised for a CPU; see `Profile.how`."""
     if any(isinstance(vars(module).get("forward"), FusedLayer) for module in model.model.modules()):
         return "fused layers"
-    return "packed weights" if _packed_products(model) else "plain weights"
+    return "packed weights" if _packed_matmuls(model) else "plain weights"
 
 
-def _packed_products(model: PagedModel) -> list[PackedProduct]:
+def _packed_matmuls(model: PagedModel) -> list[PackedProduct]:
     """Return each packed matmul once; several linear layers may share it."""
     parts = map(packed_part, model.model.modules())
     return list({id(part.product): part.product for part in parts if part is not None}.values())
@@ -162,20 +162,20 @@ def _timed_attention(seconds: defaultdict[str, float]) -> Iterator[None]:
 
 
 @torch.inference_mode()
-def _products_alone(model: PagedModel, rows: int, repeats: int = 24) -> float:
+def _matmuls_alone(model: PagedModel, rows: int, repeats: int = 24) -> float:
     """Return the seconds of all matmuls with `rows` rows, each once; as a limit, the fastest of several rounds."""
-    products: list[tuple[Callable[..., Any], int]] = [
-        (one, one.weight.shape[1]) for one in _packed_products(model)
+    matmuls: list[tuple[Callable[..., Any], int]] = [
+        (one, one.weight.shape[1]) for one in _packed_matmuls(model)
     ]
-    products += [(one, one.in_features) for one in _plain_linears(model)]
+    matmuls += [(one, one.in_features) for one in _plain_linears(model)]
     inputs = {
         size: torch.randn(rows, size, dtype=model.dtype, device=model.device)
-        for size in {s for _, s in products}
+        for size in {s for _, s in matmuls}
     }
     found = []
     for _ in range(repeats):
         started = time.perf_counter()
-        for product, size in products:
-            product(inputs[size])
+        for matmul, size in matmuls:
+            matmul(inputs[size])
         found.append(time.perf_counter() - started)
     return min(found)

@@ -36,5 +36,5 @@ def profile_table(profiles: Sequence[Profile]) -> str:
         for part in PARTS:
             share = p.parts[part] / p.step
             lines.append(f"  {part:16}{p.parts[part]:>7.1f} ms {share:>5.0%}  {'█' * round(40 * share)}")
-        lines.append(f"  {'products alone':16}{p.limit:>7.1f} ms        {'░' * round(40 * p.limit / p.step)}")
+        lines.append(f"  {'matmuls alone':16}{p.limit:>7.1f} ms        {'░' * round(40 * p.limit / p.step)}")
     return "\n".join(lines)

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from nbformat import NotebookNode
 
+from coursekit import course_command
 from coursekit.build.execute import WIDGET
 from coursekit.build.freshness import (
     changes,
@@ -36,7 +37,7 @@ MAX_BYTES = 700_000
 MAX_IGNORED = 1 / 3
 NBVAL_TAGS = {"nbval-ignore-output", "nbval-check-output", "nbval-raises-exception", "nbval-skip"}
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
-REBUILD = "run `python3 course.py build`"
+REBUILD = f"run `{course_command()} build`"
 
 _ROOTS = "home|Users|tmp|private|mnt|opt|srv|data|work|workspaces?|content|var/folders"
 _HOMES = rf"(?<![\w.:/+=<-])(?:/(?:{_ROOTS})/[\w.-]+|/root\b|(?:/[\w.-]+)+/\.?venv\b)|[A-Za-z]:\\+Users\\"

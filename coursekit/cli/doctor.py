@@ -23,9 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from coursekit import ROOT
+from coursekit import ROOT, quoted
 
-SET_UP_AGAIN = "run `python3 course.py doctor` in the course's folder: it sets up what is missing"
+PIP = f"{quoted(sys.executable)} -m pip install"
+SET_UP_AGAIN = f'run `{PIP} -c constraints.txt -e ".[lab,test]"` in the course\'s folder'
+REINSTALL_TRITON = f"run `{PIP} --force-reinstall --no-deps -c constraints.txt triton` in the course's folder"
 KERNEL_TIMEOUT_S = 180
 
 
@@ -84,9 +86,12 @@ def disk() -> Check:
 
 def packages() -> Check:
     """The installed versions are the pinned ones."""
-    pins = re.findall(
-        r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    try:
+        text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        detail = f"{ROOT} has no constraints.txt: the versions were not compared with the pinned ones"
+        return Check("packages", "WARN", detail, "get constraints.txt from the course's repository")
+    pins = re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE)
     other = []
     for name, pin in pins:
         try:
@@ -135,7 +140,7 @@ def kernel() -> Check:
     name = "kernel"
     if importlib.util.find_spec("triton") is None:
         if sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64"):
-            return Check(name, "FAIL", "Triton is not installed", SET_UP_AGAIN)
+            return Check(name, "FAIL", "Triton is not installed", REINSTALL_TRITON)
         system = platform.system()
         remedy = "nothing to do: chapter 5 explains itself with stored results, every other chapter runs here"
         return Check(name, "WARN", f"Triton has no package for {system} {platform.machine()}", remedy)
@@ -178,7 +183,8 @@ def model() -> Check:
     recipe = weights.RECIPES[weights.DEFAULT_MODEL]
     if weights.is_complete(weights.cache_folder() / "models" / recipe.folder_name):
         return Check("model", "OK", f"{recipe.name} is in the cache")
-    remedy = "`python3 course.py lab` fetches it once, with a network; chapters 1 to 6 do without"
+    fetch = f"{quoted(sys.executable)} -m paged_ref.weights"
+    remedy = f"`{fetch}` fetches it once, with a network; chapters 1 to 6 do without"
     return Check("model", "WARN", f"{recipe.name} is not in the cache", remedy)
 
 

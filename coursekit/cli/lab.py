@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from coursekit import ROOT
+from coursekit import ROOT, course_command
 
 
 def chapters(folder: Path) -> dict[str, Path]:
@@ -33,7 +33,7 @@ def find_chapter(chapter: str, folder: Path) -> Path:
     key = number[1].zfill(2) if number else ""
     if key not in found:
         titles = [f"  {key}  {path.stem[3:].replace('_', ' ')}" for key, path in found.items()]
-        listing = "\n".join(titles) or "  none: run `python3 course.py build`"
+        listing = "\n".join(titles) or f"  none: run `{course_command()} build`"
         raise ValueError(f"There is no chapter {chapter!r}. The chapters are:\n{listing}")
     return found[key]
 

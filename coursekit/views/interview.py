@@ -1,4 +1,4 @@
-"""Pictures for the whiteboard problems in chapter 10: a memory budget, a pool under pressure, a choice of block size."""
+"""Pictures for the whiteboards of chapter 10: a memory budget, a pool under pressure, a choice of block size."""
 
 from __future__ import annotations
 

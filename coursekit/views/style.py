@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import io
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,8 @@ STYLE: dict[Any, Any] = {
 def use_style() -> None:
     """Set the course's style for all later matplotlib figures."""
     mpl.rcParams.update(STYLE)
+    # Its warnings about a broken font cache would stand in the cells.
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
 
 
 def figure(

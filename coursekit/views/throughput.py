@@ -22,7 +22,7 @@ SERVERS = {
     "generate_batch": (GREEN, "....", "transformers generate_batch"),
 }
 PARTS = {
-    "products": (FAINT, ""),
+    "matmuls": (FAINT, ""),
     "the rest": (SKY, "...."),
     "attention": (BLUE, ""),
     "bookkeeping": (VERMILION, "////"),

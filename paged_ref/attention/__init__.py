@@ -109,9 +109,12 @@ def paged_attention(
 
 
 def choose_backend(query: Any) -> str:
-    """Return the backend that "auto" selects: Triton on a GPU; on a CPU numba if installed, else torch or NumPy."""
+    """Return the backend that "auto" stands for.
+
+    On a GPU: Triton if it is installed, else torch. On a CPU: numba if it is installed, else torch or NumPy.
+    """
     if is_torch(query) and query.is_cuda:
-        return "triton"
+        return "triton" if find_spec("triton") is not None else "torch"
     if find_spec("numba") is not None and find_spec("torch") is not None:
         return "numba"
     return "torch" if is_torch(query) else "numpy"

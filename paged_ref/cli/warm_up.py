@@ -21,10 +21,8 @@ def run(args: argparse.Namespace) -> int:
         return 0  # without numba, "auto" selects torch
     print("Compiling the attention loops for this CPU, once (about twenty seconds) ...", flush=True)
     started = time.monotonic()
-    from ..attention import numba_paged
-    from ..model.cpu import row_loops
+    from ..model.compile_loops import warm_up
 
-    numba_paged.warm_up()
-    row_loops.warm_up()
+    warm_up()
     print(f"Ready in {time.monotonic() - started:.0f} s.")
     return 0

@@ -25,6 +25,7 @@ from ..attention import load as load_backend
 from ..blocks.block_pool import BlockPool
 from ..blocks.block_table import BlockTable
 from ..model.batch import build_batch
+from ..model.compile_loops import compile_loops
 from ..model.hf_model import PagedModel
 from ..model.pool_size import choose_num_blocks
 from ..sampling.beam_search import BeamSearch
@@ -110,6 +111,8 @@ class LLM:
             self.model = PagedModel.load(model, dtype, device)
         self.backend = choose_backend(next(self.model.model.parameters())) if backend == "auto" else backend
         load_backend(self.backend)
+        if self.backend == "numba":
+            compile_loops()
         if num_blocks is None:
             num_blocks = choose_num_blocks(
                 self.model, block_size, memory_fraction, max_num_seqs, max_num_batched_tokens

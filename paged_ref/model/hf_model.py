@@ -32,6 +32,7 @@ from ..blocks.kv_cache import KVCache, write_rows
 from ..sizing import ModelShape
 from ..weights import load_arguments, resolve
 from .batch import StepBatch
+from .onednn import multiplies_bfloat16
 from .paged_step import PagedStep
 
 try:
@@ -302,7 +303,7 @@ def choose_dtype(dtype: str, device: str) -> Any:
     if dtype == "auto":
         if device != "cpu":
             return "auto"
-        return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
+        return torch.bfloat16 if multiplies_bfloat16() else torch.float32
     if dtype not in ("float32", "float16", "bfloat16"):
         raise ValueError(f"dtype = {dtype!r}: one of auto, float32, float16, bfloat16")
     return getattr(torch, dtype)

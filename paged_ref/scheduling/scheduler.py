@@ -8,7 +8,7 @@ A step computes a flat batch of tokens. The scheduler fills it under two limits,
 2. Prefills under way share the remaining token budget, oldest first: a long prompt is computed in chunks and never
    stalls the decodes.
 3. If no request was preempted, waiting requests are admitted, oldest first; none overtakes another. A request waits
-   one step if most of its tokens are being computed by a prefill in this step: it will find them in the prefix cache.
+   as long as a running prefill computes most of its tokens: it will find them in the prefix cache.
 
 "Older" is by `Request.seniority`: priority first, then arrival.
 

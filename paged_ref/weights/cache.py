@@ -159,7 +159,7 @@ def _convert(recipe: Recipe, source: Path, folder: Path) -> None:
         ValueError,
     ) as error:  # gguf, accelerate or transformers is missing, or not the pinned version
         raise ModelUnavailable(
-            f"cannot convert {source.name}: {error}. Install the pinned packages: python3 course.py test"
+            f"cannot convert {source.name}: {error}. Install the versions that constraints.txt pins"
         ) from error
 
 

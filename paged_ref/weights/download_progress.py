@@ -13,18 +13,24 @@ Measure = Callable[[], int]  # bytes done so far
 
 
 @contextlib.contextmanager
-def progress(text: str, quiet: bool, measure: Measure | None = None, total: int = 0) -> Iterator[None]:
-    """Show `text` and the elapsed time while the body runs; with `measure`, also how many of `total` bytes are done.
+def progress(
+    text: str, quiet: bool, measure: Measure | None = None, total: int = 0, after: float = 0.0
+) -> Iterator[None]:
+    """Show `text` and the time it takes while the body runs; with `measure`, also its share of `total` bytes.
 
-    The display runs in a thread, so the body may be one long call. It keeps using the original stderr, even if the
-    body redirects stderr.
+    A thread does the showing, so the body may be one long call. It keeps the stderr of its start, which the
+    body may redirect. A body that takes less than `after` seconds is not mentioned.
     """
     if quiet:
         yield
         return
     stream, stop, start = sys.stderr, threading.Event(), time.monotonic()
-    show = _bar if stream.isatty() else _lines
-    watcher = threading.Thread(target=show, args=(text, stream, stop, measure, total), daemon=True)
+
+    def show() -> None:
+        if not after or not stop.wait(after):
+            (_bar if stream.isatty() else _lines)(text, stream, stop, measure, total)
+
+    watcher = threading.Thread(target=show, daemon=True)
     watcher.start()
     outcome = "stopped"
     try:
@@ -33,7 +39,8 @@ def progress(text: str, quiet: bool, measure: Measure | None = None, total: int 
     finally:
         stop.set()
         watcher.join()
-        print(f"{text}: {outcome} after {time.monotonic() - start:.1f} s", file=stream, flush=True)
+        if time.monotonic() - start >= after:
+            print(f"{text}: {outcome} after {time.monotonic() - start:.1f} s", file=stream, flush=True)
 
 
 def _lines(text: str, stream: TextIO, stop: threading.Event, measure: Measure | None, total: int) -> None:

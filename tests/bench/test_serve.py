@@ -145,7 +145,7 @@ def test_a_profile_adds_up_and_leaves_the_model_as_it_was(tiny: Tiny) -> None:
     assert AttentionInterface()[NAME] is paged_attention_forward
     assert not any("forward" in vars(module) for module in tiny.paged.model.modules())
     assert found.how == "plain weights"
-    assert "products alone" in profile_table([found])
+    assert "matmuls alone" in profile_table([found])
 
 
 @needs_onednn

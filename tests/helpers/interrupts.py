@@ -1,30 +1,23 @@
-"""Run by test_hostile_engine.py in a process of its own: Ctrl-C reaches `generate` again and again.
+"""Run by test_llm_failures.py in a process of its own: Ctrl-C reaches `generate` again and again.
 
 Prints one line, "N interrupts, the engine works", or fails.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import signal
-import sys
 import threading
 import time
-from pathlib import Path
 
 from paged_ref import LLM, SamplingParams
-
-spec = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
-conftest = importlib.util.module_from_spec(spec)
-sys.modules["conftest"] = conftest
-spec.loader.exec_module(conftest)
+from tests.helpers.tiny import make_tiny
 
 # A shell that starts us in the background makes us deaf to Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-tiny = conftest.make_tiny()
+tiny = make_tiny()
 prompts = [[7 * i + j for j in range(9 + i)] for i in range(12)]
 expected = [tiny.generate(prompt, 12) for prompt in prompts]
 rng = random.Random(5)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-HAS_ONEDNN = torch.backends.mkldnn.is_available()
+from paged_ref.model.onednn import has_onednn, multiplies_bfloat16
+
+HAS_ONEDNN = has_onednn()
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="torch was built without oneDNN")
 needs_bfloat16 = pytest.mark.skipif(
-    not (HAS_ONEDNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+    not multiplies_bfloat16(),
     reason="this processor has no bfloat16 instructions that oneDNN uses",
 )
 PACKED_DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)]

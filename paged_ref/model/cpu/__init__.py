@@ -6,7 +6,8 @@ The engine computes the same tokens without this folder, only slower. Inside:
     fused_layers     a Llama layer as nine calls instead of some forty
     row_loops        the compiled loops between the matmuls
 
-What cannot be optimized (another kind of layer, float16, a GPU, no oneDNN, no numba) is left as it is.
+Packing covers every plain linear layer, fusing only Llama's layers. What cannot be optimized (float16, a GPU, no
+oneDNN, no numba) is left as it is.
 """
 
 from __future__ import annotations

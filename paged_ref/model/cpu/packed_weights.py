@@ -19,6 +19,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from ..onednn import has_onednn, multiplies_bfloat16
+
 # Operators of torch's own compiler, without a promise of stability: tests/…/test_private_operators.py watches each.
 PRIVATE_OPERATORS = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
 
@@ -138,10 +140,10 @@ def can_pack(module: nn.Module) -> bool:
     if type(module) is not nn.Linear or "forward" in vars(module) or module._forward_pre_hooks:
         return False
     weight = module.weight
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if weight.device.type != "cpu" or not has_onednn():
         return False
     if not all(hasattr(torch.ops.mkldnn, name) for name in PRIVATE_OPERATORS):
         return False
     if weight.dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        return multiplies_bfloat16()
     return weight.dtype == torch.float32

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +103,9 @@ def test_no_triton(system: str, status: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(doctor.platform, "machine", lambda: "x86_64")
     found = doctor.kernel()
     assert found.status == status
+    assert ("-m pip install --force-reinstall --no-deps -c constraints.txt triton" in found.remedy) is (
+        status == "FAIL"
+    )
     assert ("chapter 5 explains itself" in found.remedy) is (status == "WARN")
 
 
@@ -113,6 +117,13 @@ def test_another_version_than_the_pinned_one_is_named(monkeypatch: pytest.Monkey
     found = doctor.packages()
     assert found.status == "WARN"
     assert found.detail.startswith("numpy 1.0 (pinned: ")
+
+
+def test_without_constraints_the_doctor_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "ROOT", tmp_path)
+    found = doctor.packages()
+    assert (found.status, found.ok) == ("WARN", True)
+    assert "has no constraints.txt: the versions were not compared" in found.detail
 
 
 def test_text_has_a_line_for_each_check_and_for_each_remedy(capsys: pytest.CaptureFixture[str]) -> None:

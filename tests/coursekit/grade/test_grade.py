@@ -24,6 +24,9 @@ from tests.helpers.grading import (
     notebook,
     points,
 )
+from tests.helpers.needs import needs_sandbox
+
+pytestmark = needs_sandbox
 
 Edit = Callable[[dict[str, Any]], None]
 FULL = {"2.1": 4, "2.2": 8, "2.3": 8, "2.4": 5}

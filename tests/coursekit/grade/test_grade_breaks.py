@@ -32,6 +32,9 @@ from tests.helpers.grading import (
     points,
     write,
 )
+from tests.helpers.needs import needs_sandbox
+
+pytestmark = needs_sandbox
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +163,9 @@ def test_the_command_grades_a_class_in_parallel(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_a_run_that_is_ended_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_a_run_that_is_ended_leaves_no_process(signal_name: str, tmp_path: Path) -> None:
+    number = signal.Signals[signal_name]
     for name in ("a", "b", "c", "d"):
         write(tmp_path / name / "02_block_table.ipynb", notebook({"2.1": "while True:\n    pass"}))
     write(tmp_path / "0" / "02_block_table.ipynb", notebook())

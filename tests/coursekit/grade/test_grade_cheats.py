@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,14 @@ from coursekit import ROOT
 from coursekit.checks.answers import LocalHost
 from coursekit.checks.framework import exercise
 from coursekit.grade.judge import Judge, StudentResult
-from coursekit.grade.lockdown import landlock_version
 from coursekit.grade.submission import read_submission
 from tests.helpers.grading import BOOK, RIGHT, cells_in, notebook, write
+from tests.helpers.needs import needs_sandbox
 
-LANDLOCK = landlock_version() > 0
+pytestmark = needs_sandbox
+
+LOCKDOWN = None if needs_sandbox.args[0] else import_module("coursekit.grade.lockdown")
+LANDLOCK = LOCKDOWN is not None and LOCKDOWN.landlock_version() > 0
 # What the cheats steal, if they can: any text in which the solution stands.
 STEAL = """
 def learn(text):

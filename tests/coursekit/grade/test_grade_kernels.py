@@ -14,6 +14,9 @@ from coursekit.build.exercises import expand
 from coursekit.checks.bank import entries
 from coursekit.grade import command
 from tests.helpers.grading import cell_of, code_cell, write
+from tests.helpers.needs import needs_sandbox
+
+pytestmark = needs_sandbox
 
 TEXT = (ROOT / "curriculum/exercises/05_triton_kernel.py").read_text(encoding="utf-8")
 FULL = {"5.1": 5, "5.2": 6, "5.3": 12, "5.4": 6, "5.5": 5}

@@ -19,10 +19,11 @@ from coursekit.__main__ import check_command
 from coursekit.quiz import progress
 from coursekit.quiz.bank import Code, Open, Short, load_bank
 from coursekit.quiz.judge import LETTERS, ask
+from tests.helpers.needs import needs_pty
 
 BANK = load_bank()
 COMMAND = [sys.executable, "-m", "coursekit", "quiz"]
-POSIX = pytest.mark.skipif(os.name != "posix", reason="there are no ptys")
+POSIX = needs_pty
 
 
 @pytest.fixture(autouse=True)

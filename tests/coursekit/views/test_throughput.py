@@ -53,7 +53,7 @@ RESULT: dict[str, Any] = {
             "dtype": "float32",
             "how": "fused layers",
             "num_seqs": 4,
-            "parts": {"products": 30.0, "attention": 10.0, "bookkeeping": 2.0, "the rest": 8.0},
+            "parts": {"matmuls": 30.0, "attention": 10.0, "bookkeeping": 2.0, "the rest": 8.0},
             "limit": 25.0,
         }
     ],
@@ -88,7 +88,7 @@ def test_the_words_name_the_machine_and_the_figures() -> None:
     ):
         assert text in picture.alt
     assert "uniform in float32, paged_ref: 60 tokens/s" in picture.alt
-    assert "takes 50 ms: products 60%" in picture.alt and "matmuls alone take 25 ms" in picture.alt
+    assert "takes 50 ms: matmuls 60%" in picture.alt and "matmuls alone take 25 ms" in picture.alt
     # 60 against 30, 80 against 40
     assert "float32: 2.0× to 2.0×" in picture.summary
     written = [text.get_text() for text in picture.fig.texts]
@@ -133,7 +133,7 @@ def test_what_the_view_does_not_know_is_refused() -> None:
 
 def test_the_step_says_what_most_of_it_is() -> None:
     picture = step_bars(RESULT["profiles"])
-    assert picture.summary.startswith("Most of a decode step is products;")
+    assert picture.summary.startswith("Most of a decode step is matmuls;")
     assert set(serve_view.PARTS) == set(RESULT["profiles"][0]["parts"])
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from paged_ref.attention import BACKENDS, paged_attention
+from paged_ref.attention import paged_attention
 from paged_ref.verify.grid import error
 from paged_ref.verify.oracle import oracle
+from tests.helpers.needs import needs_triton, runnable
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
@@ -21,7 +22,7 @@ def tables_and_lengths() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor([[2, 0, 1]], dtype=torch.int32), torch.tensor([19], dtype=torch.int32)
 
 
-@pytest.mark.parametrize("backend", list(BACKENDS))
+@pytest.mark.parametrize("backend", runnable())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_scores_of_half_a_million(backend: str, dtype: torch.dtype, sign: int) -> None:
@@ -35,7 +36,7 @@ def test_scores_of_half_a_million(backend: str, dtype: torch.dtype, sign: int) -
     assert error(paged_attention(*arguments, backend=backend), oracle(*arguments)) <= 1e-2
 
 
-@pytest.mark.parametrize("backend", list(BACKENDS))
+@pytest.mark.parametrize("backend", runnable())
 def test_softcap_bounds_infinite_scores(backend: str) -> None:
     """A product beyond float32's largest number is infinite; the cap makes it 50 again, or -50."""
     query = torch.full((1, 4, 32), 1e20)
@@ -47,7 +48,7 @@ def test_softcap_bounds_infinite_scores(backend: str) -> None:
     assert error(got, oracle(*arguments, softcap=50.0)) <= 1e-5
 
 
-@pytest.mark.parametrize("backend", list(BACKENDS))
+@pytest.mark.parametrize("backend", runnable())
 def test_one_token_is_its_value(backend: str) -> None:
     query, cache = torch.randn(1, 9, 64), torch.full((2, 16, 3, 64), torch.nan)
     values = cache.clone()
@@ -78,6 +79,7 @@ def test_pool_past_two_billion_elements(backend: str) -> None:
     assert error(got, _expected_of_small_pool(arguments)) <= 1e-2
 
 
+@needs_triton
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU with room for 9 GB")
 def test_pool_past_two_billion_elements_on_a_gpu() -> None:
     shape = (2**17 + 4, 16, 8, 128)

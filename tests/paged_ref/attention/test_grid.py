@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from paged_ref.attention import BACKENDS, Batch, numpy_blocks, paged_attention
+from paged_ref.attention import Batch, numpy_blocks, paged_attention
 from paged_ref.verify.grid import AXES, EMPTY, Case, Inputs, error, make_inputs
+from tests.helpers.needs import runnable
 
 
-@pytest.mark.parametrize("backend", list(BACKENDS))
+@pytest.mark.parametrize("backend", runnable())
 def test_backend_meets_the_oracle(
     backend: str, case: Case, inputs_and_answer: tuple[Inputs, np.ndarray]
 ) -> None:
@@ -31,7 +32,7 @@ def test_numpy_block_by_block_meets_the_oracle(short_case: Case) -> None:
     assert error(got, inputs.expected()) <= case.tolerance
 
 
-@pytest.mark.parametrize("backend", list(BACKENDS))
+@pytest.mark.parametrize("backend", runnable())
 @pytest.mark.parametrize("queries", ["decode", "mixed"])
 def test_numpy_arrays_in_numpy_arrays_out(backend: str, queries: str) -> None:
     inputs = make_inputs(Case(40, 5, (9, 3), "ragged", queries, "none", "float32"))
@@ -41,7 +42,7 @@ def test_numpy_arrays_in_numpy_arrays_out(backend: str, queries: str) -> None:
     assert error(got, inputs.expected()) <= 1e-5
 
 
-@pytest.mark.parametrize("backend", list(BACKENDS))
+@pytest.mark.parametrize("backend", runnable())
 def test_empty_batch(backend: str) -> None:
     caches = torch.zeros(4, 8, 3, 16), torch.zeros(4, 8, 3, 16)
     tables, lens = torch.zeros(0, 2, dtype=torch.int32), torch.zeros(0, dtype=torch.int32)

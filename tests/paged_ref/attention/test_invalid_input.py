@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from paged_ref import attention, paged_attention
-from paged_ref.attention import BACKENDS, numba_paged
+from paged_ref.attention import numba_paged
 from paged_ref.attention.validate import Batch
+from tests.helpers.needs import runnable
 
 
 def good() -> dict[str, Any]:
@@ -26,7 +27,7 @@ def good() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("backend", ["auto", *BACKENDS])
+@pytest.mark.parametrize("backend", ["auto", *runnable()])
 def test_the_good_call_is_good(backend: str) -> None:
     assert paged_attention(**good(), backend=backend).shape == (4, 8, 16)
 
@@ -73,10 +74,10 @@ def test_a_bad_argument_is_named(change: dict[str, Any], message: str) -> None:
         paged_attention(**{**good(), **change})
 
 
-def test_every_backend_is_guarded() -> None:
-    for backend in BACKENDS:
-        with pytest.raises(ValueError, match=r"block_tables\[0, 0\] = 6"):
-            paged_attention(**{**good(), "block_tables": torch.full((2, 3), 6)}, backend=backend)
+@pytest.mark.parametrize("backend", runnable())
+def test_every_backend_is_guarded(backend: str) -> None:
+    with pytest.raises(ValueError, match=r"block_tables\[0, 0\] = 6"):
+        paged_attention(**{**good(), "block_tables": torch.full((2, 3), 6)}, backend=backend)
 
 
 def test_numba_names_what_it_cannot_take() -> None:
@@ -97,7 +98,21 @@ def test_auto_falls_back_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     assert attention.choose_backend(query.numpy()) == "numpy"
 
 
-@pytest.mark.parametrize("backend", list(BACKENDS))
+@pytest.mark.parametrize(("installed", "chosen"), [(True, "triton"), (False, "torch")])
+def test_auto_on_a_gpu_asks_for_triton(installed: bool, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnGpu:
+        """Stands for a CUDA tensor."""
+
+        is_cuda = True
+
+    monkeypatch.setattr(attention, "is_torch", lambda array: True)
+    monkeypatch.setattr(
+        attention, "find_spec", lambda name: object() if installed or name != "triton" else None
+    )
+    assert attention.choose_backend(OnGpu()) == chosen
+
+
+@pytest.mark.parametrize("backend", runnable())
 def test_arguments_are_left_as_they_were(backend: str) -> None:
     arguments = good()
     before = {name: x.clone() for name, x in arguments.items()}

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from paged_ref import attention
-from paged_ref.attention import Batch, triton_paged
+from paged_ref.attention import Batch
 from paged_ref.verify.grid import EMPTY, Case, Inputs, error, make_inputs
+from tests.helpers.needs import needs_triton, runnable
 
 CASES = (
     Case(24, 5, (8, 2), "ragged", "decode", "none", "float32"),
@@ -379,6 +380,8 @@ def attend(backend: str, module: ModuleType, inputs: Inputs) -> object:
     query, keys, values, tables, lens, starts = inputs.arguments()
     batch = Batch.of(tables, lens, starts)
     if backend == "triton":
+        from paged_ref.attention import triton_paged
+
         plan = triton_paged.plan(batch, keys.shape[1]).with_splits(2)
     else:
         plan = module.plan(batch, keys.shape[1])
@@ -401,6 +404,8 @@ def caught(
     )  # as Python: slower, but there is nothing to compile
     module = mutate(backend, changes, folder)
     if backend == "triton":
+        from paged_ref.attention import triton_paged
+
         monkeypatch.setattr(triton_paged, "kernels", module)
     if backend == "numba":
         monkeypatch.setattr(module, "num_cores", lambda: 3)
@@ -418,7 +423,12 @@ def caught(
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     ("mutant", "backend"),
-    [(mutant, b) for mutant, of in MUTANTS.items() for b in FILES if not isinstance(of[b], str)],
+    [
+        pytest.param(mutant, name, marks=[needs_triton] if name == "triton" else [])
+        for mutant, of in MUTANTS.items()
+        for name in FILES
+        if not isinstance(of[name], str)
+    ],
 )
 def test_mutant_is_caught(
     mutant: str,
@@ -432,7 +442,7 @@ def test_mutant_is_caught(
     assert caught(backend, changes, prepared, tmp_path, monkeypatch) is not None
 
 
-@pytest.mark.parametrize("backend", list(FILES))
+@pytest.mark.parametrize("backend", runnable(FILES))
 def test_without_a_mutation_all_cases_pass(
     backend: str,
     prepared: list[tuple[Case, Inputs, np.ndarray]],

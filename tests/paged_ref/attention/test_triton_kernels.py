@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from paged_ref.attention import Batch, paged_attention, triton_paged
+from paged_ref.attention import Batch, paged_attention
 from paged_ref.blocks.kv_cache import write_kv
 from paged_ref.verify.grid import Case, Inputs, error, make_inputs
+from tests.helpers.needs import NO_TRITON
 
+triton_paged = pytest.importorskip("paged_ref.attention.triton_paged", reason=NO_TRITON)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

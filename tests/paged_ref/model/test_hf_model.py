@@ -11,6 +11,7 @@ import transformers as hf
 
 from paged_ref import LLM, SamplingParams
 from paged_ref.attention import Batch
+from paged_ref.model import hf_model, onednn
 from paged_ref.model.batch import StepBatch
 from paged_ref.model.cpu.fused_layers import fuse
 from paged_ref.model.hf_model import PagedModel, UnsupportedModel, choose_dtype
@@ -164,3 +165,12 @@ def test_a_wrong_slot_is_refused_before_anything_is_written(
     with pytest.raises(IndexError, match="slot_mapping"):
         paged.forward(batch, cache)
     assert (cache.keys == 7).all() and (cache.values == 7).all()
+
+
+def test_auto_dtype_needs_no_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds of torch without oneDNN lack the operator that tells of bfloat16 instructions."""
+    monkeypatch.setattr(onednn, "has_onednn", lambda: False)
+    assert hf_model.choose_dtype("auto", "cpu") is torch.float32
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.ops, "mkldnn", object())
+    assert hf_model.choose_dtype("auto", "cpu") is torch.float32

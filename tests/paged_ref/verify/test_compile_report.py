@@ -9,6 +9,9 @@ import sys
 import pytest
 
 from paged_ref.verify.compile_report import TARGETS, Compiled, in_a_new_process
+from tests.helpers.needs import needs_triton
+
+pytestmark = needs_triton
 
 SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "gfx942": 64 * 1024}
 REGISTERS = {"sm_80": 255, "sm_90": 255, "gfx942": 256}

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paged_ref.attention import Batch, triton_kernels, triton_paged
+from paged_ref.attention import Batch
 from paged_ref.verify.grid import Case, Inputs, make_inputs
 from paged_ref.verify.traffic import access_pattern, bytes_read, fewest_bytes
+from tests.helpers.needs import NO_TRITON
 
+triton_kernels = pytest.importorskip("paged_ref.attention.triton_kernels", reason=NO_TRITON)
+triton_paged = pytest.importorskip("paged_ref.attention.triton_paged", reason=NO_TRITON)
 pytestmark = pytest.mark.skipif(
     not triton_kernels.INTERPRETED, reason="loads are seen in Triton's interpreter only"
 )
