@@ -1,7 +1,7 @@
 """Time and memory of grading a class: many small submissions, on this machine's processes or on local Dask workers.
 
-Each submission is a notebook with a right answer to the first exercise of a chapter. With `--whole-chapter` it has right
-answers to all exercises, as in a real class. The search for the files, the results file and the report are included.
+Each submission is a solved notebook, of which the first exercise is graded; with `--whole-chapter`, all exercises are,
+as in a real class. The search for the files, the results file and the report are included.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--students", type=int, default=300, help="number of submissions (default: 300)")
     parser.add_argument("--workers", type=int, default=2, help="processes that grade (default: 2)")
     parser.add_argument("--chapter", default="2", help="chapter (default: 2)")
-    parser.add_argument("--whole-chapter", action="store_true", help="grade every exercise, not only the first")
+    parser.add_argument(
+        "--whole-chapter", action="store_true", help="grade every exercise, not only the first"
+    )
     parser.add_argument("--dask", action="store_true", help="grade on local Dask workers")
 
 

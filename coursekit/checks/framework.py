@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coursekit.checks.answers import AnswerRaised, Proxy, show
+from coursekit.checks.answers import AnswerRaised, Proxy, clean, show
 
 PartFunction = Callable[..., None]
 REGISTRY: dict[str, Exercise] = {}
 
+MAX_MESSAGE = 3000  # characters of a message, whatever it quotes
 PASSED, WRONG, CRASHED, UNSOLVED = "passed", "wrong", "crashed", "unsolved"
 
 
@@ -66,6 +67,9 @@ class PartResult:
     misconception: str | None = None
     message: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", clean(self.message, MAX_MESSAGE))
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -99,16 +103,16 @@ class Verdict:
 class Exercise:
     """The check of one exercise. `answers` are the names, in the notebook, that are passed to the parts.
 
-    `needs` names earlier exercises whose answers this one uses; `without` names packages that an answer must not
-    import, because they contain the solution (the sandbox refuses them). `slowness` multiplies the grader's time limit
-    and `memory_mb` raises its memory limit, for an exercise that needs more than the others.
+    `helpers` are those of the names that the notebook defines, not the answer: the grader takes them before any of the
+    student's cells can replace them. `needs` names earlier exercises whose answers this one uses. `slowness` multiplies
+    the grader's time limit and `memory_mb` raises its memory limit, for an exercise that needs more than the others.
     """
 
     id: str
     answers: tuple[str, ...]
     misconceptions: dict[str, str]
     needs: tuple[str, ...] = ()
-    without: tuple[str, ...] = ("paged_ref",)
+    helpers: tuple[str, ...] = ()
     slowness: float = 1
     memory_mb: int = 0
     parts: list[Part] = field(default_factory=list)

@@ -16,5 +16,6 @@ the limits of each.
     sandbox.py      the judge's end: starts sandboxes, sends calls, enforces time limits
     zygote.py       the other end: a small process that forks sandboxes, and the code that runs in them
     lockdown.py     the restrictions on a sandbox
+    syscalls.py     the list of system calls that a sandbox may make
     report.py       JSON, CSV and HTML pages
 """

@@ -15,12 +15,12 @@ from typing import Any
 from coursekit import ROOT
 from coursekit.grade.finding import Job
 from coursekit.grade.judge import Judge, StudentResult
+from coursekit.grade.lockdown import REQUIRED
 from coursekit.grade.results import course_digest
 from coursekit.grade.submission import Submission
 from coursekit.grade.text import clean
 from coursekit.grade.workers import (
     DIED,
-    REQUIRED_LAYERS,
     Settings,
     Task,
     failed,
@@ -58,7 +58,7 @@ class Cluster:
         self.refused: dict[str, str] = {}
         digest = course_digest(ROOT, settings.book)
         for worker, answer in sorted(self.client.run(prepare, settings, on_error="return").items()):
-            problem = _why_not(answer, digest)
+            problem = _why_not(answer, digest, settings.weak)
             if problem:
                 self.refused[worker] = problem
             else:
@@ -105,14 +105,14 @@ class Cluster:
             raise NoCluster("every worker that may grade has left the cluster; the same command continues.")
 
 
-def _why_not(answer: Any, digest: str) -> str | None:
+def _why_not(answer: Any, digest: str, weak: bool) -> str | None:
     """The reason why a worker with this answer to `prepare` gets no work; None if it may grade."""
     if not isinstance(answer, dict):
         return f"the course could not be started there: {type(answer).__name__}: {clean(str(answer), 200)}"
     if answer["digest"] != digest:
         return "it has another version of the course"
-    missing = [layer for layer in REQUIRED_LAYERS if layer not in answer["layers"]]
-    return f"its sandbox lacks {' and '.join(missing)}" if missing else None
+    missing = [layer for layer in REQUIRED if layer not in answer["layers"]]
+    return f"its sandbox lacks {' and '.join(missing)}" if missing and not weak else None
 
 
 # --- in a worker ---
@@ -132,7 +132,7 @@ def grade_one(settings: Settings, submission: Submission) -> StudentResult:
     with _turn:
         fresh = settings.seed not in _judges
         judge = _judge_of(settings)
-        if fresh and not set(REQUIRED_LAYERS) <= set(layers_of(judge)):
+        if fresh and not settings.weak and not set(REQUIRED) <= set(layers_of(judge)):
             return failed(submission, settings.book, "this worker's sandbox lacks a required layer")
         return judged(judge, submission)
 

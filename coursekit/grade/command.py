@@ -20,6 +20,7 @@ from coursekit import ROOT
 from coursekit.grade.cluster import Cluster, NoCluster
 from coursekit.grade.finding import Job, choose, commonest_chapter, search
 from coursekit.grade.judge import StudentResult
+from coursekit.grade.lockdown import WeakSandbox, exposed, missing_layers, unprotected
 from coursekit.grade.report import write_report
 from coursekit.grade.results import CannotWrite, Results, course_digest, in_one_sentence
 from coursekit.grade.submission import Book, NoSuchChapter, load_book
@@ -58,7 +59,7 @@ def main(arguments: list[str]) -> int:
     try:
         with _stoppable():
             return _run(options)
-    except (NoSuchChapter, CannotWrite, NoCluster) as error:
+    except (NoSuchChapter, CannotWrite, NoCluster, WeakSandbox) as error:
         print(f"grade: {error}", file=sys.stderr)
         return 2
     except Stopped as stopped:
@@ -85,10 +86,27 @@ def _parser() -> argparse.ArgumentParser:
         "--memory", type=_positive_int, default=1024, metavar="MB", help="memory limit (default: 1024)"
     )
     parser.add_argument("--seed", type=int, help="seed from a grades.json, to repeat that run")
+    parser.add_argument(
+        "--weak-sandbox", action="store_true", help="grade even if this system cannot isolate answers"
+    )
     return parser
 
 
+def _refusals(places: list[Path], missing: list[str], weak: bool) -> list[str]:
+    """The reasons not to grade here, if any: missing layers of the sandbox, or files that answers could read."""
+    problems = unprotected([ROOT, *(Path(os.path.realpath(place)) for place in places)])
+    if missing and not weak:
+        problems.append(f"this system has no {' and no '.join(missing)}, so it cannot isolate answers.")
+        problems += [f"exposed: {sentence}" for sentence in exposed(missing)]
+        problems.append("grade in a Linux container, or accept this with --weak-sandbox.")
+    return problems
+
+
 def _run(options: argparse.Namespace) -> int:
+    missing = [] if options.dask else missing_layers()  # a cluster's workers are checked one by one
+    if problems := _refusals([] if options.dask else options.places, missing, options.weak_sandbox):
+        print(*(f"grade: {problem}" for problem in problems), sep="\n", file=sys.stderr)
+        return 2
     if options.chapter is not None:
         load_book(ROOT, options.chapter)  # an unknown chapter is reported before the search
     found = search(options.places)
@@ -107,6 +125,7 @@ def _run(options: argparse.Namespace) -> int:
     with Results(options.out, run, secrets.randbits(32)) as store:
         results, stopped = _grade(jobs, book, store, options)
         facts = {"seed": store.seed, "limits": run["limits"], "complete": stopped is None}
+        facts["exposed"] = exposed(missing)
         order = {job.student: number for number, job in enumerate(jobs)}
         results.sort(key=lambda result: order[result.student])
         with in_one_sentence(options.out):
@@ -119,6 +138,8 @@ def _run(options: argparse.Namespace) -> int:
                 "The same command continues."
             )
     _summary(results, options.out, time.monotonic() - started)
+    if missing:
+        print("Graded in a weak sandbox. Exposed to answers:", *exposed(missing), sep="\n  ")
     if stopped is not None:
         return 128 + stopped
     return int(any(result.problem and result.problem != UNTOUCHED for result in results))
@@ -128,7 +149,7 @@ def _grade(
     jobs: list[Job], book: Book, store: Results, options: argparse.Namespace
 ) -> tuple[list[StudentResult], int | None]:
     """Grade every job whose result is not in the store; return all results, and the signal that stopped the run."""
-    settings = Settings(book, store.seed, options.seconds, options.memory)
+    settings = Settings(book, store.seed, options.seconds, options.memory, options.weak_sandbox)
     keys = {job.student: _key(job) for job in jobs}
     results = [
         store.earlier[keys[job.student]]
@@ -190,9 +211,6 @@ def _summary(results: list[StudentResult], out: Path, seconds: float) -> None:
     bad = sum(result.problem != UNTOUCHED for result in told)
     print(f"{len(results)} submissions graded in {seconds:.1f} s, {bad} of them with a problem.")
     print(f"Report: {out / 'grades.csv'}, {out / 'grades.json'}, {out / 'index.html'}")
-    layers = {layer for result in results for layer in result.layers}
-    if layers and "landlock" not in layers:
-        print("This system has no Landlock: only Python's audit hook protects the solutions on its disk.")
 
 
 def _progress(done: int, count: int, seconds_each: float, result: StudentResult) -> None:

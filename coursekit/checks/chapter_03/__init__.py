@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coursekit.checks.answers import AnswerRaised, show
+from coursekit.checks.answers import AnswerRaised, output, show
 from coursekit.checks.chapter_03 import attention, online  # noqa: F401  registers their exercises
 from coursekit.checks.chapter_03.inputs import NOT_AN_ID, as_array, numpy_rng, shape_of
 from coursekit.checks.framework import Exercise, Wrong
@@ -85,7 +85,7 @@ def _check_write(rng: Random, write_kv: Any, slots: list[int], num_blocks: int, 
     got = [cache.copy() for cache in before]
     told = f"slot_mapping {show(slots)}, {num_blocks} blocks of {block_size}"
     try:
-        write_kv(rows[0].copy(), rows[1].copy(), *got, mapping.copy())
+        write_kv(*rows, output(got[0]), output(got[1]), mapping)
     except AnswerRaised as raised:
         if "IndexError" in raised.bases:
             raise Wrong("slot-as-block", f"{told}: {raised.name}: {raised.message}.") from None

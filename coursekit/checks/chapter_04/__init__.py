@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coursekit.checks.answers import output
 from coursekit.checks.chapter_02.memory import must_raise, num_free, told
 from coursekit.checks.chapter_04 import prefix  # noqa: F401  registers its exercises
 from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
@@ -216,7 +217,7 @@ class _Texts:
         offset = len(text) % size
         shared = bool(offset) and self.pool.ref_count(before[-1]) > 1
         self.next += 1
-        slot = self.append_(table, self.memory, self.next)
+        slot = self.append_(table, output(self.memory), self.next)
         text.append(self.next)
         self.story.append(f"append({name})")
         after = as_list(table.blocks)
@@ -277,7 +278,10 @@ class _Texts:
         before = self.state()
         call = f"{self.told()}; append({name}) in an empty pool"
         must_raise(
-            partial(self.append_, self.tables[name], self.memory, 99), "OutOfBlocks", "not-refused", call
+            partial(self.append_, self.tables[name], output(self.memory), 99),
+            "OutOfBlocks",
+            "not-refused",
+            call,
         )
         self.story.append(f"append({name}), rejected")
         after = self.state()

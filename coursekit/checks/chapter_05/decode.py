@@ -14,6 +14,7 @@ from coursekit.checks.framework import Exercise, Wrong
 DECODE = Exercise(
     "5.3",
     answers=("launch", "decode"),
+    helpers=("launch",),
     misconceptions={
         "head-modulo": "Query head h read the wrong KV head. Heads that share one are consecutive, so KV head is h "
         "// (HEADS // KV_HEADS), neither h % KV_HEADS nor h // KV_HEADS.",

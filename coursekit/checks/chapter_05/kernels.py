@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coursekit.checks.answers import AnswerRaised
+from coursekit.checks.answers import AnswerRaised, output
 from coursekit.checks.framework import Exercise, Wrong
 
 OUT_OF_BOUNDS = "An address is outside of the array: compare each stride with the shape, the last axis first."
@@ -17,6 +17,7 @@ SLOW = 3.0  # Triton's interpreter is slow
 LOAD = Exercise(
     "5.1",
     answers=("launch", "load_block"),
+    helpers=("launch",),
     misconceptions={
         "logical-for-physical": "The logical block number was used as the physical one: look the physical block up "
         "in the table.",
@@ -38,7 +39,7 @@ def run(
     """Run the kernel on a copy of `out`. An out-of-bounds address is reported as the misconception of this name."""
     result = out.copy()
     try:
-        launch(kernel, grid, result, *args, **constants)
+        launch(kernel, grid, output(result), *args, **constants)
     except AnswerRaised as raised:
         if raised.name == "OutOfBounds":
             where = f" ({raised.where})" if raised.where else ""
@@ -116,6 +117,7 @@ def _several_heads(rng: Random, launch: Any, load_block: Any) -> None:
 MASK = Exercise(
     "5.2",
     answers=("launch", "attend_block"),
+    helpers=("launch",),
     misconceptions={
         "scored-0": "Nonexistent slots got the score 0, which is a score like any other: set them to -inf.",
         "no-mask": "Slots beyond the length are included in the attention: they hold another sequence's old data.",

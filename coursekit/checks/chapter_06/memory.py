@@ -222,6 +222,7 @@ def _everybody(rng: Random, Server: Any) -> None:
 SWAP = Exercise(
     "6.3",
     answers=("swap_out", "swap_in", "Memory"),
+    helpers=("Memory",),
     misconceptions={
         "bad-ids": "The returned blocks must come from the free blocks of the memory that they are in.",
         "no-op": "Nothing was copied. With a list as index, data[:, blocks] is a new array, and data copied *into* "

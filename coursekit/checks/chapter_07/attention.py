@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coursekit.checks.answers import show
+from coursekit.checks.answers import output, show
 from coursekit.checks.chapter_03.inputs import as_array, close, numpy_rng
 from coursekit.checks.framework import Exercise, Wrong
 from paged_ref.verify.oracle import oracle
@@ -62,12 +62,6 @@ class _Inputs:
     values: np.ndarray
     batch: dict[str, np.ndarray]
     scaling: float
-
-    def arguments(self) -> list[Any]:
-        """Copies, because an answer may modify its arguments."""
-        batch = {name: array.copy() for name, array in self.batch.items()}
-        arrays = [array.copy() for array in (self.query, self.key, self.value)]
-        return [*arrays, self.layer, self.keys.copy(), self.values.copy(), batch, self.scaling]
 
     def written(self, rotated: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Both caches with this step's rows in their slots."""
@@ -198,10 +192,10 @@ def _attend(
 
 
 def _check(paged_forward: Any, x: _Inputs) -> None:
-    arguments = x.arguments()
+    keys, values = x.keys.copy(), x.values.copy()
     told = f"layer {x.layer} of {len(x.keys)}, {_told(x)}, blocks of {x.keys.shape[2]}"
-    answer = paged_forward(*arguments)
-    _check_caches(x, arguments[4], arguments[5], told)
+    answer = paged_forward(x.query, x.key, x.value, x.layer, output(keys), output(values), x.batch, x.scaling)
+    _check_caches(x, keys, values, told)
     keys, values = x.written()
     expected = x.attend(keys, values)
     got = as_array(answer, expected.shape)

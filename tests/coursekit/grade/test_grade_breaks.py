@@ -24,6 +24,8 @@ from tests.helpers.grading import (
     BOOK,
     RIGHT,
     SLOT,
+    WEAK,
+    WEAKLY,
     cells_in,
     code_cell,
     grade,
@@ -39,7 +41,7 @@ pytestmark = needs_sandbox
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    made = Judge(BOOK, 5, seconds=1.5, memory_mb=700)
+    made = Judge(BOOK, 5, weak=WEAK, seconds=1.5, memory_mb=700)
     yield made
     made.close()
 
@@ -47,7 +49,7 @@ def judge() -> Iterator[Judge]:
 @pytest.fixture(scope="module")
 def patient_judge() -> Iterator[Judge]:
     """For what breaks by itself, however slow the machine is: only what never ends has to wait for a limit."""
-    made = Judge(BOOK, 5, seconds=60, memory_mb=700)
+    made = Judge(BOOK, 5, weak=WEAK, seconds=60, memory_mb=700)
     yield made
     made.close()
 
@@ -137,7 +139,7 @@ def test_the_command_grades_a_class_in_parallel(tmp_path: Path, capsys: pytest.C
     (subs / "empty").mkdir()
     out = tmp_path / "report"
     places = [str(path) for path in sorted(subs.iterdir())]
-    assert command.main([*places, "--out", str(out), "--jobs", "2", "--seed", "11"]) == 1
+    assert command.main([*places, "--out", str(out), "--jobs", "2", "--seed", "11", *WEAKLY]) == 1
     rows = list(csv.reader((out / "grades.csv").open(encoding="utf-8")))
     head = ["student", "2.1", "2.2", "2.3", "2.4", "total", "points", "problem", "file", "not graded"]
     assert rows[0] == head
@@ -172,7 +174,7 @@ def test_a_run_that_is_ended_leaves_no_process(signal_name: str, tmp_path: Path)
     out = tmp_path / "report"
     places = [str(tmp_path / name) for name in ("0", "a", "b", "c", "d")]
     command_line = [sys.executable, "-m", "coursekit", "grade", *places, "--out", str(out)]
-    command_line += ["--jobs", "2", "--seconds", "300", "--chapter", "2"]
+    command_line += ["--jobs", "2", "--seconds", "300", "--chapter", "2", *WEAKLY]
     process = subprocess.Popen(command_line, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None and process.stdout.readline() == "Chapter 2.\n"
