@@ -205,7 +205,17 @@ def test_a_killed_run_continues_and_old_pages_go(
 
 def test_a_full_disk_gives_one_sentence(tmp_path: Path) -> None:
     write(tmp_path / "s/ann" / NAME, notebook({"2.1": RIGHT["2.1"]}))
-    grade = [sys.executable, "-m", "coursekit", "grade", str(tmp_path / "s/ann"), "--chapter", "2", "--jobs", "1"]
+    grade = [
+        sys.executable,
+        "-m",
+        "coursekit",
+        "grade",
+        str(tmp_path / "s/ann"),
+        "--chapter",
+        "2",
+        "--jobs",
+        "1",
+    ]
     limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "x", *grade, "--out", str(tmp_path / "out"), *WEAKLY]
     done = subprocess.run(limited, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
