@@ -9,6 +9,7 @@ from importlib import import_module
 
 BENCHMARKS = {
     "attention": ("attention", "correctness, then time and memory bandwidth, of the fast attention backends"),
+    "grade": ("grade", "time and memory of grading a class"),
     "pool": ("pool", "operations per second of the block pool, by pool size"),
     "serve": ("serve.command", "our engine against transformers' generate and generate_batch"),
     "simulate": ("simulate", "requests per second of the simulator"),

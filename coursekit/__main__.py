@@ -23,6 +23,7 @@ COMMANDS = {
     "check": ("coursekit.cli.check", "check your answers to a chapter's exercises"),
     "quiz": ("coursekit.quiz", "interview questions in the terminal"),
     "grade": ("coursekit.grade.command", "grade submitted notebooks"),
+    "nbgrader": ("coursekit.nbgrader_bridge.command", "use the exercises with nbgrader"),
     "build": ("coursekit.build.command", "build the notebooks from curriculum/ (for authors)"),
     "bench": ("bench.__main__", "measure the reference implementation"),
 }

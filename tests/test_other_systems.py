@@ -15,7 +15,11 @@ from tests.helpers.without import POSIX, TRITON, VARIABLE
 # The files that import or call what is taken away.
 AFFECTED = {
     TRITON: [
+        "tests/coursekit/cli/test_doctor.py",
         "tests/paged_ref/attention/test_triton_kernels.py",
+        "tests/paged_ref/attention/test_grid.py",
+        "tests/paged_ref/attention/test_extremes.py",
+        "tests/paged_ref/attention/test_mutants.py",
         "tests/paged_ref/attention/test_invalid_input.py",
         "tests/paged_ref/verify/test_traffic.py",
         "tests/paged_ref/verify/test_compile_report.py",
@@ -25,6 +29,11 @@ AFFECTED = {
         "tests/coursekit/grade",
         "tests/coursekit/quiz/test_quiz_terminal.py",
     ],
+}
+# Those of them that take seconds.
+QUICK = {
+    TRITON: ["tests/paged_ref/verify/test_traffic.py", "tests/paged_ref/verify/test_compile_report.py"],
+    POSIX: ["tests/coursekit/grade/test_grade_cheats.py"],
 }
 REASON = {TRITON: r"Triton (is not installed|has no package)", POSIX: r"needs os\.fork|module pty is missing"}
 
@@ -47,9 +56,9 @@ def test_the_whole_suite_is_collected(without: str, full: bool) -> None:
     assert re.search(r"[1-9]\d* tests collected", run(without, "--collect-only", "tests"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", [TRITON, POSIX], ids=["no Triton", "no POSIX"])
 def test_what_cannot_run_is_skipped_with_what_it_lacks(without: str, full: bool) -> None:
-    if not full:
-        pytest.skip("running these files again takes minutes: --full does it")
-    reasons = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", run(without, *AFFECTED[without]), re.MULTILINE)
+    files = (AFFECTED if full else QUICK)[without]
+    reasons = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", run(without, *files), re.MULTILINE)
     assert [reason for reason in reasons if re.search(REASON[without], reason)]

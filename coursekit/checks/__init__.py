@@ -6,10 +6,14 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from typing import Any
 
 from coursekit.checks.answers import LocalHost
-from coursekit.checks.framework import PASSED, Verdict, exercise
+from coursekit.checks.framework import CRASHED, PASSED, Exercise, Verdict, exercise
+from coursekit.checks.source import remember, used
+
+USED_AND_WRONG = "was used here and does not pass its own check: fix that first."
 
 
 class CheckFailed(AssertionError):
@@ -21,14 +25,37 @@ class CheckFailed(AssertionError):
 
 def check(id: str, *answers: Any) -> None:
     """Check an answer with fresh random inputs; print the points, or raise CheckFailed with the problem."""
-    task = exercise(id)
-    host = LocalHost()
-    given = [host.proxy(answer, name) for answer, name in zip(answers, task.answers, strict=True)]
-    verdict = task.run(given, secrets.randbits(32))
+    task, seed = exercise(id), secrets.randbits(32)
+    remember(id, answers)
+    refused = task.refused_imports(answers)
+    verdict = task.fail_all(CRASHED, refused) if refused else run_here(task, answers, seed)
     text = report(verdict)
     if not verdict.passed:
+        blamed = failing_needs(task, answers, seed)
+        text = "\n".join([*(f"Your {need} {USED_AND_WRONG}" for need in blamed), text])
         raise CheckFailed(text)
     print(text)
+
+
+def run_here(task: Exercise, answers: Iterable[Any], seed: int) -> Verdict:
+    """Run the check in this process."""
+    host = LocalHost()
+    given = [host.proxy(answer, name) for answer, name in zip(answers, task.answers, strict=True)]
+    return task.run(given, seed)
+
+
+def failing_needs(task: Exercise, answers: Iterable[Any], seed: int) -> list[str]:
+    """Return the ids of earlier exercises whose answers this one uses and that fail their own checks."""
+    found = dict(used(answers))
+    found |= {name: answer for name, answer in zip(task.answers, answers, strict=True) if name not in found}
+    blamed = []
+    for need in task.needs:
+        earlier = exercise(need)
+        if all(name in found for name in earlier.answers):
+            needed = [found[name] for name in earlier.answers]
+            if not run_here(earlier, needed, seed).passed:
+                blamed.append(need)
+    return blamed
 
 
 def report(verdict: Verdict) -> str:

@@ -19,7 +19,7 @@ from coursekit.build.exercises import cells_of, sources
 from coursekit.build.percent import notebook_from_text
 from coursekit.cells import Cell
 from coursekit.checks.answers import CELL, LocalHost, define
-from coursekit.checks.framework import Verdict, exercise
+from coursekit.checks.framework import CRASHED, Verdict, exercise
 
 
 @dataclass(frozen=True)
@@ -62,4 +62,9 @@ def judge(root: Path, id: str, code: str, seed: int) -> Verdict:
         define(cell.solved, f"<cell {number}>", namespace)
     define(code, f"{CELL}{id}>", namespace)
     task, host = exercise(id), LocalHost()
-    return task.run([host.proxy(namespace[name], name) for name in task.answers], seed)
+    answers = [namespace[name] for name in task.answers]
+    if refused := task.refused_imports(answers):
+        return task.fail_all(CRASHED, refused)
+    return task.run(
+        [host.proxy(answer, name) for answer, name in zip(answers, task.answers, strict=True)], seed
+    )

@@ -15,6 +15,7 @@ misconception is declared, and at least one answer in `curriculum/mistakes/` tri
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import random
@@ -22,12 +23,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coursekit.checks.answers import AnswerRaised, Proxy, show
+from coursekit.checks.answers import AnswerRaised, Proxy, clean, output, show
+from coursekit.checks.source import imported, in_own_cell
 
 PartFunction = Callable[..., None]
 REGISTRY: dict[str, Exercise] = {}
 
+MAX_MESSAGE = 3000  # characters of a message, whatever it quotes
 PASSED, WRONG, CRASHED, UNSOLVED = "passed", "wrong", "crashed", "unsolved"
+
+
+IMPORT_REFUSED = "The answer uses {package}. Use Python's standard library and NumPy only."
 
 
 class HostLost(Exception):
@@ -66,6 +72,9 @@ class PartResult:
     misconception: str | None = None
     message: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", clean(self.message, MAX_MESSAGE))
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -99,16 +108,19 @@ class Verdict:
 class Exercise:
     """The check of one exercise. `answers` are the names, in the notebook, that are passed to the parts.
 
-    `needs` names earlier exercises whose answers this one uses; `without` names packages that an answer must not
-    import, because they contain the solution (the sandbox refuses them). `slowness` multiplies the grader's time limit
-    and `memory_mb` raises its memory limit, for an exercise that needs more than the others.
+    `helpers` are those of the names that the notebook defines, not the answer: the grader takes them before any of the
+    student's cells can replace them. `needs` names earlier exercises whose answers this one uses; `without` names
+    packages that an answer must not use: `paged_ref` contains the solution, and the arrays of `torch` are not those of
+    the exercise. `slowness` multiplies
+    the grader's time limit and `memory_mb` raises its memory limit, for an exercise that needs more than the others.
     """
 
     id: str
     answers: tuple[str, ...]
     misconceptions: dict[str, str]
     needs: tuple[str, ...] = ()
-    without: tuple[str, ...] = ("paged_ref",)
+    helpers: tuple[str, ...] = ()
+    without: tuple[str, ...] = ("paged_ref", "torch")
     slowness: float = 1
     memory_mb: int = 0
     parts: list[Part] = field(default_factory=list)
@@ -145,6 +157,11 @@ class Exercise:
             results.append(PartResult(part.name, part.points, 0, lost.kind, None, message))
         return Verdict(self.id, tuple(results))
 
+    def refused_imports(self, answers: Iterable[Any]) -> str:
+        """Return a message if answers of this process use a package that the sandbox would refuse, else ""."""
+        found = sorted(imported(answers) & set(self.without))
+        return IMPORT_REFUSED.format(package=found[0]) if found else ""
+
     def fail_all(self, status: str, message: str) -> Verdict:
         """Return the verdict when no part could run."""
         return Verdict(
@@ -164,10 +181,14 @@ class Exercise:
         except AnswerRaised as raised:
             if "NotImplementedError" in raised.bases:
                 return ended(UNSOLVED, None, f"{raised.call} is not written yet.")
-            where = f" ({raised.where})" if raised.where else ""
+            where = f" ({in_own_cell(raised.where, self.id)})" if raised.where else ""
             return ended(CRASHED, None, f"{raised}{where}.")
         except HostLost:
             raise
+        except NoCase as error:
+            return ended(
+                CRASHED, None, f"The check itself failed, and not your answer: {error}. Run it again."
+            )
         except Exception as error:  # noqa: BLE001  an answer may return anything; the check must not crash
             reason = f"{type(error).__name__}: {error}"
             return ended(CRASHED, None, f"The check could not interpret the returned value ({reason}).")
@@ -188,7 +209,88 @@ def exercise(id: str) -> Exercise:
 
 def difference(call: str, expected: Any, got: Any) -> str:
     """Format one difference as a sentence."""
-    return f"{call}: expected {show(expected)}, got {show(got)}."
+    return f"{call}: expected {show(expected)}, got {show_got(got)}."
+
+
+def show_got(got: Any) -> str:
+    """Format a returned value; None gets advice, because it usually means that `return` is missing."""
+    nothing = got is None or (isinstance(got, list | tuple) and len(got) == 1 and got[0] is None)
+    return "None (it returned nothing: use `return`)" if nothing else show(got)
+
+
+class NoCase(RuntimeError):
+    """A check drew no suitable inputs within its bound. This is a fault of the check, not of the answer."""
+
+
+def drawn(draw: Callable[[], Any | None], tries: int = 1000) -> Any:
+    """Return the first result that is not None; raises NoCase after so many tries."""
+    for _ in range(tries):
+        if (found := draw()) is not None:
+            return found
+    raise NoCase(f"no suitable inputs in {tries} tries")
+
+
+SHARED = {
+    "shared-state": "Two objects share their state: what is done with one changes the other. Each object needs its "
+    "own, made in `__init__` (`self.name = …`), not in the class body or in a global variable."
+}
+
+
+def keep_apart(alone: Callable[[], None], together: Callable[[], None]) -> None:
+    """Check one object, then two that are in use at once; a fault of the second kind alone is shared state."""
+    alone()
+    try:
+        together()
+    except Wrong as wrong:
+        raise Wrong("shared-state", f"Two objects in turn, the second: {wrong.detail}") from None
+    except AnswerRaised as raised:
+        if "NotImplementedError" in raised.bases:
+            raise
+        raise Wrong("shared-state", f"Two objects in turn: {raised}.") from None
+
+
+CHANGES = {
+    "changes-arguments": "The answer changed an argument, but the caller goes on using it. Build new lists and arrays "
+    "instead."
+}
+
+
+class Arguments:
+    """Named lists and arrays for one call, and a comparison with their contents before it.
+
+    An answer gets copies; `passed` marks these as outputs, so that its changes come back and can be seen.
+    """
+
+    def __init__(self, **named: Any) -> None:
+        self.named, self._before = named, copy.deepcopy(named)
+
+    def passed(self, *names: str) -> list[Any]:
+        """Return the arguments of these names, or all of them in order, to pass to the answer."""
+        return [output(self.named[name]) for name in names or self.named]
+
+    def check_unchanged(self, call: str) -> None:
+        """Raise Wrong("changes-arguments") if the answer changed one of them."""
+        for name, value in self.named.items():
+            if not same(value, self._before[name]):
+                raise Wrong(
+                    "changes-arguments",
+                    f"{call}: `{name}` was {show(self._before[name])} before the call, and is {_now(value)} after it.",
+                )
+
+
+def same(one: Any, other: Any) -> bool:
+    """True if two values, or nested lists and arrays, have equal types and contents; NaN equals NaN."""
+    if hasattr(one, "dtype") and hasattr(other, "dtype"):
+        return bool(
+            one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        )
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def _now(value: Any) -> str:
+    return "an array with other values" if hasattr(value, "dtype") else show(value)
 
 
 def as_list(value: Any) -> list[Any]:
@@ -200,6 +302,19 @@ def as_list(value: Any) -> list[Any]:
     if isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__"):
         return [value]
     return list(value)
+
+
+def as_number(value: Any) -> Any:
+    """Convert a Fraction, a Decimal or another exact number of the answer to a float; return other values unchanged."""
+    if isinstance(value, Proxy):
+        try:
+            ratio = value.as_integer_ratio()
+        except AnswerRaised:
+            return value
+        match ratio:
+            case (int(above), int(below)) if below:
+                return above / below
+    return value
 
 
 def is_whole(value: Any) -> bool:

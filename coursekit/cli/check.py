@@ -42,6 +42,14 @@ def main(arguments: list[str]) -> int:
         )
         return 2
     try:
+        return _main(options)
+    except BrokenPipeError:  # `check | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _main(options: argparse.Namespace) -> int:
+    try:
         books = [
             load_book(ROOT, chapter) for chapter in ([options.chapter] if options.chapter else sources(ROOT))
         ]
@@ -51,6 +59,7 @@ def main(arguments: list[str]) -> int:
     opened = _read_opened()
     solved = [_check(book, options.folder / f"{book.name}.ipynb", opened) for book in books]
     _write_opened(opened)
+    sys.stdout.flush()
     return 0 if all(solved) else 1
 
 
@@ -59,7 +68,7 @@ def _check(book: Book, path: Path, opened: dict[str, Any]) -> bool:
     submission = read_submission(path, "you", book)
     print(f"{book.name} ({path.name})")
     if submission.problem:
-        print(f"  {submission.problem}. `git restore exercises/{path.name}` brings the original back.\n")
+        print(f"  {submission.problem}. {_advice(path)}\n")
         return False
     judge = Judge(book, secrets.randbits(32))
     try:
@@ -71,6 +80,14 @@ def _check(book: Book, path: Path, opened: dict[str, Any]) -> bool:
             print(f"  {line}")
     print(f"  {result.earned} of {result.points} points, {time.monotonic() - started:.1f} s\n")
     return result.earned == result.points
+
+
+def _advice(path: Path) -> str:
+    """How to go on with a notebook that cannot be read, without losing what is in it."""
+    original = f"`git restore exercises/{path.name}` brings the original back."
+    if not path.exists():
+        return original
+    return "Copy the file first, because your answers are in it; then open the copy in a text editor or ask for help."
 
 
 def lines(

@@ -10,11 +10,17 @@ questions are what the points are for. Only the judge knows the seed of the ques
 What remains to protect is the machine and the solutions on its disk. `lockdown.py` does that in layers, and documents
 the limits of each.
 
-    command.py      `course.py grade`: finds the submissions and distributes them over processes
+    command.py      `course.py grade`: its options, exit codes and messages
+    finding.py      the students of a class, the notebook of each, and the chapter
+    workers.py      the processes that grade, on this machine
+    cluster.py      the same on the workers of a Dask cluster
+    results.py      the output folder: its lock, and the results that a killed run left
     submission.py   a notebook → the student's cells, by exercise id
     judge.py        one submission → points: which cells run in which sandbox, which failures block other exercises
     sandbox.py      the judge's end: starts sandboxes, sends calls, enforces time limits
     zygote.py       the other end: a small process that forks sandboxes, and the code that runs in them
     lockdown.py     the restrictions on a sandbox
+    syscalls.py     the list of system calls that a sandbox may make
+    text.py         text from submissions, made safe to print
     report.py       JSON, CSV and HTML pages
 """

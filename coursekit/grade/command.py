@@ -4,156 +4,217 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import multiprocessing
+import hashlib
+import math
 import os
 import secrets
 import signal
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from coursekit import ROOT
-from coursekit.checks.framework import exercise
-from coursekit.grade.judge import MISSING, ExerciseResult, Judge, StudentResult
+from coursekit.grade.cluster import Cluster, NoCluster
+from coursekit.grade.finding import Job, choose, commonest_chapter, search
+from coursekit.grade.judge import StudentResult
+from coursekit.grade.lockdown import WeakSandbox, exposed, missing_layers, unprotected
 from coursekit.grade.report import write_report
-from coursekit.grade.submission import Book, NoSuchChapter, chapter_of, load_book, read_submission
+from coursekit.grade.results import CannotWrite, Results, course_digest, in_one_sentence
+from coursekit.grade.submission import Book, NoSuchChapter, load_book
+from coursekit.grade.text import clean
+from coursekit.grade.workers import Settings, Task, grade_locally, read
 
-_judge: Judge
-
-
-@dataclass(frozen=True)
-class Job:
-    """One submission to grade."""
-
-    student: str
-    path: Path
+UNTOUCHED = "no answers: every cell is unchanged"  # a result, not a failure to grade
+HELP = """A student's name is the part of the path in which the places differ: for home/ann/course/exercises and
+home/bob/course/exercises, ann and bob. The newest exercise notebook of the chapter below each folder is graded; lessons
+and copies of the solutions never are. A run that was killed continues if you repeat its command."""
 
 
-def find_jobs(places: list[Path], chapter: str | None) -> list[Job]:
+class Stopped(Exception):
+    """A signal asked the run to stop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def find_jobs(places: list[Path], chapter: str) -> list[Job]:
     """One job for each folder or notebook. A folder is a student; its notebook of the chapter is the submission."""
-    jobs = []
-    for place in places:
-        if place.is_dir():
-            jobs.append(Job(place.resolve().name, _notebook_in(place, chapter)))
-        else:
-            folder = place.resolve().parent.name
-            jobs.append(Job(folder if _is_chapter_name(place) else place.stem, place))
-    seen: Counter[str] = Counter()
-    unique = []
-    for job in jobs:
-        name = "".join(
-            c if c.isprintable() else "?" for c in job.student
-        )  # the name is printed and written to files
-        seen[name] += 1
-        unique.append(Job(f"{name} ({seen[name]})" if seen[name] > 1 else name, job.path))
-    return unique
-
-
-def grade_all(
-    jobs: list[Job], book: Book, seed: int, *, workers: int, seconds: float, memory_mb: int
-) -> Generator[StudentResult]:
-    """Yield results as they are ready, from `workers` processes. A lost process costs at most its own submission."""
-    settings = (book, seed, seconds, memory_mb)
-    suspects: list[Job] = []
-    if workers == 1:
-        _start(*settings)
-        try:
-            for job in jobs:
-                yield _grade(job)
-        finally:
-            _judge.close()
-        return
-    pool = _pool(workers, settings)
-    try:
-        for job, result in _as_ready({pool.submit(_grade, job): job for job in jobs}):
-            if result is None:
-                suspects.append(job)
-            else:
-                yield result
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
-            process.terminate()  # this also ends their zygotes and sandboxes
-        raise
-    pool.shutdown()
-    for job in suspects:
-        with _pool(1, settings) as pool:
-            for _, result in _as_ready({pool.submit(_grade, job): job}):
-                yield result or failed(job, book, "the grader's process died while grading this")
-
-
-def failed(job: Job, book: Book, problem: str) -> StudentResult:
-    """Return a result for a submission that could not be graded."""
-    results = {id: ExerciseResult(exercise(id).fail_all(MISSING, problem)) for id in book.ids}
-    return StudentResult(job.student, job.path.name, results, problem)
+    return [choose(one, chapter) for one in search(places)]
 
 
 def main(arguments: list[str]) -> int:
-    """Grade and write the report; exit code 0 if all were graded, 1 if some could not be, 2 for a bad request."""
-    parser = argparse.ArgumentParser(prog="course.py grade", description="Grade submitted notebooks.")
-    parser.add_argument("places", nargs="+", type=Path, help="folders (one per student) or notebooks")
-    parser.add_argument(
-        "--out", type=Path, default=Path("report"), help="folder for the report (default: report)"
-    )
-    parser.add_argument("--chapter", help="chapter number (default: the chapter of most submissions)")
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)"
-    )
-    parser.add_argument("--seconds", type=float, default=10, help="time limit per exercise (default: 10)")
-    parser.add_argument("--memory", type=int, default=1024, metavar="MB", help="memory limit (default: 1024)")
-    parser.add_argument("--seed", type=int, help="seed from a grades.json, to repeat that run")
-    options = parser.parse_args(arguments)
+    """Grade and write the report.
+
+    Exit code 0 if all were graded, 1 if some could not be, 2 for a bad request or an output folder that cannot be
+    written, 128 and the signal's number if a signal stopped the run (130 for Ctrl-C).
+    """
+    options = _parser().parse_args(arguments)
     if os.name != "posix":
         print("grade needs Linux or macOS: it isolates answers with process limits.", file=sys.stderr)
         return 2
     try:
-        book = load_book(ROOT, options.chapter or _commonest_chapter(options.places))
-    except NoSuchChapter as error:
+        with _stoppable():
+            return _run(options)
+    except (NoSuchChapter, CannotWrite, NoCluster, WeakSandbox) as error:
         print(f"grade: {error}", file=sys.stderr)
         return 2
-    jobs = find_jobs(options.places, book.chapter)
-    seed = secrets.randbits(32) if options.seed is None else options.seed
-    limits = {"seconds": options.seconds, "memory_mb": options.memory}
-    results: list[StudentResult] = []
+    except Stopped as stopped:
+        return 128 + stopped.number
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="course.py grade", description="Grade submitted notebooks.", epilog=HELP
+    )
+    parser.add_argument("places", nargs="+", type=Path, help="folders (one per student) or notebooks")
+    parser.add_argument(
+        "--out", type=Path, default=Path("report"), help="folder for the report (default: report)"
+    )
+    parser.add_argument("--chapter", help="chapter number (default: the chapter of most students)")
+    parser.add_argument(
+        "--jobs", type=_positive_int, default=os.cpu_count() or 1, help="processes (default: all cores)"
+    )
+    parser.add_argument(
+        "--dask", metavar="ADDRESS", help="a Dask scheduler, such as tcp://host:8786; its workers grade"
+    )
+    parser.add_argument("--seconds", type=_positive, default=10, help="time limit per exercise (default: 10)")
+    parser.add_argument(
+        "--memory", type=_positive_int, default=1024, metavar="MB", help="memory limit (default: 1024)"
+    )
+    parser.add_argument("--seed", type=int, help="seed from a grades.json, to repeat that run")
+    parser.add_argument(
+        "--weak-sandbox", action="store_true", help="grade even if this system cannot isolate answers"
+    )
+    return parser
+
+
+def _refusals(places: list[Path], missing: list[str], weak: bool) -> list[str]:
+    """The reasons not to grade here, if any: missing layers of the sandbox, or files that answers could read."""
+    problems = unprotected([ROOT, *(Path(os.path.realpath(place)) for place in places)])
+    if missing and not weak:
+        problems.append(f"this system has no {' and no '.join(missing)}, so it cannot isolate answers.")
+        problems += [f"exposed: {sentence}" for sentence in exposed(missing)]
+        problems.append("grade in a Linux container, or accept this with --weak-sandbox.")
+    return problems
+
+
+def _run(options: argparse.Namespace) -> int:
+    missing = [] if options.dask else missing_layers()  # a cluster's workers are checked one by one
+    if problems := _refusals([] if options.dask else options.places, missing, options.weak_sandbox):
+        print(*(f"grade: {problem}" for problem in problems), sep="\n", file=sys.stderr)
+        return 2
+    if options.chapter is not None:
+        load_book(ROOT, options.chapter)  # an unknown chapter is reported before the search
+    found = search(options.places)
+    chapter, told = (options.chapter, "") if options.chapter else commonest_chapter(found)
+    book = load_book(ROOT, chapter)
+    jobs = [choose(one, book.chapter) for one in found]
+    print(told or f"Chapter {int(book.chapter)}.", flush=True)
+    run = {
+        "chapter": book.chapter,
+        "limits": {"seconds": options.seconds, "memory_mb": options.memory},
+        "course": course_digest(ROOT, book),
+    }
+    if options.seed is not None:
+        run["seed"] = options.seed
     started = time.monotonic()
-    interrupted = False
-    try:
-        workers = max(1, min(options.jobs, len(jobs)))
-        with contextlib.closing(grade_all(jobs, book, seed, workers=workers, **limits)) as ready:
-            for result in ready:
-                results.append(result)
-                _progress(len(results), len(jobs), started, result)
-    except KeyboardInterrupt:
-        interrupted = True
-        print(
-            f"\nInterrupted: the report covers the {len(results)} of {len(jobs)} submissions graded so far."
-        )
-    order = {job.student: number for number, job in enumerate(jobs)}
-    results.sort(key=lambda result: order[result.student])
-    write_report(options.out, book, results, {"seed": seed, "limits": limits, "complete": not interrupted})
+    with Results(options.out, run, secrets.randbits(32)) as store:
+        results, stopped = _grade(jobs, book, store, options)
+        facts = {"seed": store.seed, "limits": run["limits"], "complete": stopped is None}
+        facts["exposed"] = exposed(missing)
+        order = {job.student: number for number, job in enumerate(jobs)}
+        results.sort(key=lambda result: order[result.student])
+        with in_one_sentence(options.out):
+            write_report(options.out, book, results, facts, {job.student: job.others for job in jobs})
+        if stopped is None:
+            store.finish()
+        else:
+            print(
+                f"\nInterrupted: the report covers the {len(results)} of {len(jobs)} submissions graded so far. "
+                "The same command continues."
+            )
     _summary(results, options.out, time.monotonic() - started)
-    return 130 if interrupted else int(any(result.problem for result in results))
+    if missing:
+        print("Graded in a weak sandbox. Exposed to answers:", *exposed(missing), sep="\n  ")
+    if stopped is not None:
+        return 128 + stopped
+    return int(any(result.problem and result.problem != UNTOUCHED for result in results))
+
+
+def _grade(
+    jobs: list[Job], book: Book, store: Results, options: argparse.Namespace
+) -> tuple[list[StudentResult], int | None]:
+    """Grade every job whose result is not in the store; return all results, and the signal that stopped the run."""
+    settings = Settings(book, store.seed, options.seconds, options.memory, options.weak_sandbox)
+    keys = {job.student: _key(job) for job in jobs}
+    results = [
+        store.earlier[keys[job.student]]
+        for job in jobs
+        if _still_right(store.earlier.get(keys[job.student]), job)
+    ]
+    done = {result.student for result in results}
+    left = [job for job in jobs if job.student not in done]
+    if results:
+        print(f"Continuing: {len(results)} of {len(jobs)} submissions are graded already.", flush=True)
+    count, started = len(results), time.monotonic()
+    try:
+        with contextlib.closing(_ready(left, settings, options)) as ready:
+            for job, result in ready:
+                store.add(keys[job.student], result)
+                results.append(result)
+                _progress(
+                    len(results), len(jobs), (time.monotonic() - started) / (len(results) - count), result
+                )
+    except KeyboardInterrupt:
+        return results, signal.SIGINT
+    except Stopped as stopped:
+        return results, stopped.number
+    return results, None
+
+
+def _ready(
+    jobs: list[Job], settings: Settings, options: argparse.Namespace
+) -> Generator[tuple[Job, StudentResult]]:
+    """Yield the results as they arrive, from this machine's processes or from a Dask cluster."""
+    tasks: Iterator[Task] = ((job, read(job, settings.book)) for job in jobs)
+    if not options.dask:
+        yield from grade_locally(tasks, settings, max(1, min(options.jobs, len(jobs))))
+        return
+    with Cluster(options.dask, settings) as cluster:
+        for worker, problem in cluster.refused.items():
+            print(f"The worker {clean(worker)} gets no work: {problem}.", flush=True)
+        print(f"{len(cluster.accepted)} Dask workers grade.", flush=True)
+        yield from cluster.grade(tasks)
+
+
+def _key(job: Job) -> str:
+    """Identify a submission by its student, its file and the file's contents."""
+    try:
+        digest = hashlib.sha256(b"" if job.problem else job.path.read_bytes()).hexdigest()[:32]
+    except OSError:
+        digest = "unreadable"
+    return f"{digest} {job.student} {job.label}"
+
+
+def _still_right(result: StudentResult | None, job: Job) -> bool:
+    return result is not None and not job.problem and "the grader" not in (result.problem or "")
 
 
 def _summary(results: list[StudentResult], out: Path, seconds: float) -> None:
-    bad = [result for result in results if result.problem]
-    for result in bad:
+    told = [result for result in results if result.problem]
+    for result in told:
         print(f"  {result.student}: {result.problem}")
-    print(f"{len(results)} submissions graded in {seconds:.1f} s, {len(bad)} of them with a problem.")
+    bad = sum(result.problem != UNTOUCHED for result in told)
+    print(f"{len(results)} submissions graded in {seconds:.1f} s, {bad} of them with a problem.")
     print(f"Report: {out / 'grades.csv'}, {out / 'grades.json'}, {out / 'index.html'}")
-    layers = {layer for result in results for layer in result.layers}
-    if layers and "landlock" not in layers:
-        print("This system has no Landlock: only Python's audit hook protects the solutions on its disk.")
 
 
-def _progress(done: int, count: int, started: float, result: StudentResult) -> None:
-    left = (time.monotonic() - started) / done * (count - done)
+def _progress(done: int, count: int, seconds_each: float, result: StudentResult) -> None:
+    left = seconds_each * (count - done)
     line = (
         f"{done} of {count} graded, about {left:.0f} s left: {result.student} {result.earned}/{result.points}"
     )
@@ -163,78 +224,35 @@ def _progress(done: int, count: int, started: float, result: StudentResult) -> N
         print(line, flush=True)
 
 
-def _pool(workers: int, settings: tuple[Book, int, float, int]) -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=settings)
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Within the block, SIGTERM and SIGHUP raise Stopped, so the run still writes its report."""
 
+    def stop(number: int, frame: FrameType | None) -> None:
+        for other in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(other, signal.SIG_IGN)  # the report is written once
+        raise Stopped(number)
 
-def _start_worker(book: Book, seed: int, seconds: float, memory_mb: int) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches every process; the first process ends the others
-    _start(book, seed, seconds, memory_mb)
-    signal.signal(signal.SIGTERM, _stop_worker)
-    threading.Thread(target=_outlive_not, args=(os.getppid(),), daemon=True).start()
-
-
-def _outlive_not(parent: int) -> None:
-    """End this process if the first one was killed: otherwise it would wait forever."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    _stop_worker()
-
-
-def _stop_worker(number: int = 0, frame: object = None) -> None:
-    _judge.zygote.close(wait=False)
-    os._exit(1)  # an exception would become the result of the current submission
-
-
-def _start(book: Book, seed: int, seconds: float, memory_mb: int) -> None:
-    global _judge
-    _judge = Judge(book, seed, seconds=seconds, memory_mb=memory_mb)
-
-
-def _grade(job: Job) -> StudentResult:
     try:
-        return _judge.grade(read_submission(job.path, job.student, _judge.book))
-    except Exception as error:  # noqa: BLE001  one submission must not stop the others
-        return failed(
-            job, _judge.book, f"the grader failed on this submission: {type(error).__name__}: {error}"
-        )
+        old: dict[Any, Any] = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGHUP)}
+    except ValueError:  # not in the main thread, where no signal arrives
+        old = {}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
-def _as_ready(futures: dict[Future[StudentResult], Job]) -> Iterator[tuple[Job, StudentResult | None]]:
-    waiting = set(futures)
-    while waiting:
-        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-        for future in done:
-            try:
-                yield futures[future], future.result()
-            except BrokenProcessPool:
-                yield futures[future], None
+def _positive(text: str) -> float:
+    value = float(text)
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
 
 
-def _notebook_in(folder: Path, chapter: str | None) -> Path:
-    found = sorted(path for path in folder.glob("**/*.ipynb") if ".ipynb_checkpoints" not in path.parts)
-    named = [path for path in found if chapter and path.name.startswith(f"{chapter.zfill(2)}_")]
-    holding = named or [path for path in found if chapter and chapter_of(path) == chapter.zfill(2)]
-    chosen = holding or found
-    return max(chosen, key=lambda path: path.stat().st_mtime) if chosen else folder / "no-notebook.ipynb"
-
-
-def _is_chapter_name(path: Path) -> bool:
-    return path.stem[:2].isdigit() and path.stem[2:3] == "_"
-
-
-def _commonest_chapter(places: list[Path]) -> str:
-    files = [
-        path
-        for place in places[:50]
-        for path in (sorted(place.glob("*.ipynb")) if place.is_dir() else [place])
-    ]
-    found = [chapter for path in files if (chapter := chapter_of(path))]
-    if not found:
-        raise NoSuchChapter(
-            "no submission contains an exercise of this course; name the chapter with --chapter, such as --chapter 2"
-        )
-    return max(sorted(set(found)), key=found.count)
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
+    return value

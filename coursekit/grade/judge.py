@@ -1,25 +1,26 @@
 """Grading of one submission. Every exercise runs in its own sandbox, so none can harm another.
 
-For an exercise the sandbox gets, in the order of the original notebook: the setup cells, the answers to the earlier
-exercises, the cells that the student added around it, and the student's answer. Earlier answers that passed are the
-student's own; the others are replaced by the reference's, and the result says so (`blocked_by`). An answer that fails
-with the student's own earlier answers is tried once more with the reference's.
+For an exercise the sandbox gets, in the order of the original notebook: the setup cells, answers to earlier exercises,
+the cells that the student added around it, and the student's answer. Earlier answers that passed are the student's own.
+The reference's answers replace others only where the exercise needs them, and the result says so (`blocked_by`). An
+answer that fails with the student's own earlier answers is tried once more with the reference's.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from coursekit.checks.answers import CELL, AnswerRaised
 from coursekit.checks.framework import CRASHED, UNSOLVED, Exercise, HostLost, Verdict, exercise
+from coursekit.grade.lockdown import WeakSandbox, exposed, missing_layers
 from coursekit.grade.sandbox import Rules, Sandbox, Zygote
 from coursekit.grade.submission import Book, Submission
 
 MISSING = "missing"
-Step = tuple[
-    str, str, str
-]  # kind (setup, earlier, added or answer), the cell's name in error messages, its source
+Step = tuple[str, str, str]  # kind, the cell's name in error messages, its source; kinds: see `_steps`
 
 
 @dataclass
@@ -59,11 +60,20 @@ class StudentResult:
 
 
 class Judge:
-    """Grades submissions of one chapter, one after another."""
+    """Grades submissions of one chapter, one after another, each with a zygote of its own.
 
-    def __init__(self, book: Book, seed: int, *, seconds: float = 10, memory_mb: int = 1024) -> None:
+    Raises:
+        WeakSandbox: this machine lacks a layer of the sandbox, and `weak` does not allow that; or every answer could
+            read the course, because of where it is.
+    """
+
+    def __init__(
+        self, book: Book, seed: int, *, seconds: float = 10, memory_mb: int = 1024, weak: bool = False
+    ) -> None:
         self.book, self.seed, self.seconds, self.memory_mb = book, seed, seconds, memory_mb
-        self.zygote = Zygote()
+        if (missing := missing_layers()) and not weak:
+            raise WeakSandbox(f"no {' and no '.join(missing)} here. {' '.join(exposed(missing))}")
+        self.zygote = Zygote(weak=weak)
         self.layers: list[str] = []
 
     def close(self) -> None:
@@ -73,18 +83,20 @@ class Judge:
     def grade(self, submission: Submission) -> StudentResult:
         """Grade all exercises of a submission."""
         results: dict[str, ExerciseResult] = {}
+        self.zygote.close()  # the next sandbox gets a fresh one
         for id in self.book.ids:
             if submission.problem:
                 results[id] = ExerciseResult(exercise(id).fail_all(MISSING, submission.problem))
             else:
                 passed = {other for other, result in results.items() if result.verdict.passed}
-                results[id] = self._exercise(submission, exercise(id), passed)
+                results[id] = self.grade_exercise(submission, exercise(id), passed)
         problem = submission.problem or (
             "no answers: every cell is unchanged" if submission.untouched else None
         )
         return StudentResult(submission.student, submission.file, results, problem, self.layers)
 
-    def _exercise(self, submission: Submission, task: Exercise, passed: set[str]) -> ExerciseResult:
+    def grade_exercise(self, submission: Submission, task: Exercise, passed: set[str]) -> ExerciseResult:
+        """Grade one exercise, with the student's own answers to those that `passed`."""
         notes = list(submission.notes.get(task.id, []))
         blocked = [need for need in task.needs if need not in passed]
         verdict = self._judge(submission, task, passed, notes)
@@ -122,6 +134,8 @@ class Judge:
             return lost
 
     def _steps(self, submission: Submission, id: str, passed: set[str]) -> Iterator[Step]:
+        """Yield the cells to run, by kind: setup, earlier (the student's), reference, added, and the answer."""
+
         def added(sources: list[str]) -> Iterator[Step]:
             kept = (source for source in sources if source not in submission.harmful)
             return (("added", "<cell added by the student>", source) for source in kept)
@@ -136,14 +150,17 @@ class Judge:
                     yield "answer", f"{CELL}{id}>", own
                     yield from added(submission.after.get(id, []))
                     return
-                yield "earlier", f"{CELL}{cell.exercise}>", own if cell.exercise in passed else cell.solved
+                if cell.exercise in passed:
+                    yield "earlier", f"{CELL}{cell.exercise}>", own
+                elif cell.exercise in exercise(id).needs:
+                    yield "reference", f"{CELL}{cell.exercise}>", cell.solved
 
     def _run(self, task: Exercise, steps: list[Step]) -> Verdict:
-        rules = Rules(self.seconds * task.slowness, max(self.memory_mb, task.memory_mb), task.without)
+        rules = Rules(self.seconds * task.slowness, max(self.memory_mb, task.memory_mb))
         with self.zygote.start(rules) as sandbox:
             self.layers = sandbox.layers
-            raised = _load(sandbox, steps)
-            answers = sandbox.answers(task.answers)
+            raised, helpers = _load(sandbox, steps, task.helpers)
+            answers = sandbox.find(task.answers) | helpers
             lacking = [name for name in task.answers if name not in answers]
             if raised is not None and lacking:
                 if "NotImplementedError" in raised.bases:
@@ -155,10 +172,28 @@ class Judge:
             return task.run([answers[name] for name in task.answers], self.seed)
 
 
-def _load(sandbox: Sandbox, steps: list[Step]) -> AnswerRaised | None:
-    """Run the cells. Only an exception from the answer's own cell is reported."""
-    of_answer = None
+def _load(
+    sandbox: Sandbox, steps: list[Step], names: tuple[str, ...]
+) -> tuple[AnswerRaised | None, dict[str, Any]]:
+    """Run the cells. Return the exception of the answer's own cell, and the helpers.
+
+    A helper is taken right after the setup cell that defines it, before the student's cells can replace it.
+    """
+    of_answer, helpers = None, dict[str, Any]()
     for kind, name, source in steps:
-        raised = sandbox.run(source, name)
+        raised = sandbox.run(source, name, secret=kind == "reference")
         of_answer = raised if kind == "answer" else of_answer
-    return of_answer
+        if kind == "setup" and names and (defined := _defined(source) & set(names)):
+            helpers |= sandbox.find(tuple(defined))
+    return of_answer, helpers
+
+
+def _defined(source: str) -> set[str]:
+    """Return the names that a setup cell defines or imports."""
+    found = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found

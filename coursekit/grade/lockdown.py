@@ -1,31 +1,30 @@
 """Restrictions on a sandbox, in layers. Called once in a fresh process, before any line of a submission runs.
 
-1. *Limits* (any POSIX system): memory, processor time and open files are limited; writing to files is not allowed.
-2. *Landlock* (Linux 5.13 and newer): the operating system exposes only Python's own files and the system's libraries.
-   Solutions, the bank, the checks, other submissions and the report cannot be opened by any method.
-3. *Seccomp* (Linux, x86-64 and ARM): no new process or program, no signal to another process, no socket, no tracing,
-   no change of file modes. Root's capabilities are dropped first.
+1. *Limits* (any POSIX system): memory, processor time and open files are limited; no file can grow.
+2. *Landlock* (Linux 5.13 and newer): the operating system exposes only Python's own files and the system's libraries,
+   for reading. Newer kernels also deny TCP, signals to processes outside, and abstract sockets.
+3. *Seccomp* (Linux, x86-64 and ARM): a list of the system calls that answers need (`syscalls.py`); all others fail.
 4. *An audit hook* (everywhere): Python's own functions for such actions raise PermissionError with a clear message.
 
-Limits: layers 2 and 3 are enforced by the operating system and hold against any code. Where they are missing (macOS,
-old Linux), only layer 4 protects the solutions, and code that manipulates the interpreter's memory can bypass it;
-a report made there says so. Points cannot be forged in either case: see the package's docstring.
+Limits: layers 2 and 3 are enforced by the operating system and hold against any code. Where one of them is missing
+(macOS, an old Linux), the grader refuses to run unless it is told to (`--weak-sandbox`), and `exposed` lists what is
+then at risk. Points cannot be forged in either case: see the package's docstring.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import platform
-import resource
 import struct
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-# Landlock's rights on files, and its system call numbers, the same on every machine.
-_READ = 0b1101  # execute, read a file, read a folder
-_ALL_BY_VERSION = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF}
+from coursekit.grade import syscalls
+
+# Landlock's rights: system call numbers are the same on every machine.
+_READ_FILE, _READ_FOLDER, _WRITE_FILE = 0b100, 0b1000, 0b10
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _SYSTEM = (
     "/usr",
@@ -38,33 +37,26 @@ _SYSTEM = (
     "/dev/null",
 )
 
-# System calls that a sandbox does not need, by number (0: the architecture does not have it).
-_FORBIDDEN = {  # name: (x86-64, aarch64)
-    "fork": (57, 0), "vfork": (58, 0), "execve": (59, 221), "execveat": (322, 281),
-    "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240), "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434),
-    "pidfd_getfd": (438, 438), "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "socket": (41, 198), "connect": (42, 203), "bind": (49, 200), "setsid": (112, 157), "setpgid": (109, 154),
-    "io_uring_setup": (425, 425), "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "bpf": (321, 280),
-    "perf_event_open": (298, 241), "userfaultfd": (323, 282), "chmod": (90, 0), "fchmod": (91, 52),
-    "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, 0), "fchown": (93, 55), "lchown": (94, 0),
-    "fchownat": (260, 54), "utime": (132, 0), "utimes": (235, 0), "utimensat": (280, 88), "shmget": (29, 194),
-    "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
-}  # fmt: skip
-_MACHINES = {"x86_64": (0, 0xC000003E, 56), "aarch64": (1, 0xC00000B7, 220)}  # column, audit code, clone
-_CLONE3, _CLONE_THREAD = 435, 0x10000
-
 _DENIED = ("ctypes.", "os.fork", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill", "os.remove",
            "os.rename", "os.rmdir", "os.mkdir", "os.chmod", "os.chown", "os.link", "os.symlink", "os.truncate",
-           "os.startfile", "subprocess.", "pty.", "socket.", "shutil.", "sqlite3.", "resource.", "signal.pthread_kill",
-           "sys.addaudithook", "syslog.", "fcntl.")  # fmt: skip
+           "os.startfile", "os.setxattr", "os.removexattr", "os.utime", "subprocess.", "pty.", "socket.", "shutil.",
+           "sqlite3.", "resource.", "signal.pthread_kill", "sys.addaudithook", "syslog.", "fcntl.")  # fmt: skip
+
+REQUIRED = ("landlock", "seccomp")
+_EXPOSED = {
+    "landlock": "Files: only Python's audit hook keeps an answer from reading the solutions, the other submissions and "
+    "everything else that you can read, and from emptying files that you can write.",
+    "seccomp": "Processes: an answer can open network connections, start programs that outlive the run, and signal or "
+    "trace the grader and your other processes.",
+}
 
 
-def lock_down(*, seconds: float, memory_mb: int, hidden: Path, readable: list[str]) -> list[str]:
-    """Apply every layer that this machine supports, and return their names.
+class WeakSandbox(Exception):
+    """The operating system lacks a layer of the sandbox, and the grader was not told to run without it."""
 
-    `hidden` is the course's folder, in which only the paths in `readable` may be read.
-    """
+
+def lock_down(*, seconds: float, memory_mb: int, hidden: Path) -> list[str]:
+    """Apply every layer that this machine supports, and return their names. `hidden` is the course's folder."""
     layers = ["limits"]
     _limit(seconds, memory_mb)
     if sys.platform == "linux":
@@ -73,19 +65,43 @@ def lock_down(*, seconds: float, memory_mb: int, hidden: Path, readable: list[st
         libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS: no program started from here gains rights
         header, none = struct.pack("Ii", 0x20080522, 0), bytes(24)
         libc.capset(header, none)
-        layers += ["landlock"] * _landlock(libc, readable)
-        layers += ["seccomp"] * _seccomp(libc)
-    sys.addaudithook(_audit_hook(os.path.realpath(hidden), [os.path.realpath(path) for path in readable]))
+        layers += ["landlock"] * _landlock(libc)
+        layers += ["seccomp"] * syscalls.restrict(libc)
+    sys.addaudithook(_audit_hook(os.path.realpath(hidden)))
     return [*layers, "audit hook"]
 
 
-def python_paths() -> list[str]:
-    """Paths where this interpreter and the system keep the files that a program needs."""
+def missing_layers() -> list[str]:
+    """Return the required layers that this machine lacks."""
+    have = {"landlock": landlock_version() > 0, "seccomp": syscalls.supported()}
+    return [layer for layer in REQUIRED if not have[layer]]
+
+
+def exposed(missing: Iterable[str]) -> list[str]:
+    """Return one sentence for each missing layer: what answers can reach without it."""
+    return [_EXPOSED[layer] for layer in REQUIRED if layer in missing]
+
+
+def readable_paths() -> list[str]:
+    """Paths where this interpreter and the system keep the files that a program needs: what a sandbox can read."""
     own = {sys.prefix, sys.base_prefix, *(path for path in sys.path if "-packages" in path)}
     return [path for path in (*sorted(own), *_SYSTEM) if path != "/" and Path(path).exists()]
 
 
+def unprotected(paths: Iterable[Path]) -> list[str]:
+    """Return a sentence for each of these paths that every answer could read, because of where it is."""
+    found = []
+    for path in paths:
+        for folder in readable_paths():
+            if path.resolve().is_relative_to(Path(folder).resolve()):
+                found.append(f"{path} is below {folder}, which answers can read: move it elsewhere")
+                break
+    return found
+
+
 def _limit(seconds: float, memory_mb: int) -> None:
+    import resource  # Windows has none; there the grader says so instead
+
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: 0,
@@ -109,18 +125,22 @@ def landlock_version() -> int:
     return int(libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
 
 
-def _landlock(libc: Any, readable: list[str]) -> bool:
+def _landlock(libc: Any) -> bool:
+    """Handle every right that this kernel's version knows, and grant reading of `readable_paths`."""
     version = landlock_version()
     if version < 1:
         return False
-    handled = ctypes.c_uint64(_ALL_BY_VERSION[min(version, 3)])
-    ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(handled), ctypes.c_size_t(8), ctypes.c_uint32(0))
+    files = (1 << 13) - 1 | (1 << 13) * (version >= 2)  # link and rename across folders
+    files |= (1 << 14) * (version >= 3) | (1 << 15) * (version >= 5)  # truncate, ioctl on devices
+    network = 0b11 * (version >= 4)  # bind and connect, TCP
+    scopes = 0b11 * (version >= 6)  # abstract sockets and signals, to processes outside
+    attributes = struct.pack("=QQQ", files, network, scopes)
+    ruleset = libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(24), ctypes.c_uint32(0))
     if ruleset < 0:
         return False
-    for path in readable:
+    for path in readable_paths():
         folder = os.open(path, os.O_PATH)
-        rights = _READ if Path(path).is_dir() else 0b101
-        rights |= 0b10 * (path == "/dev/null")
+        rights = _READ_FILE | _READ_FOLDER * Path(path).is_dir() | _WRITE_FILE * (path == "/dev/null")
         rule = struct.pack("=Qi", rights, folder)
         libc.syscall(_ADD_RULE, ruleset, 1, ctypes.c_char_p(rule), ctypes.c_uint32(0))
         os.close(folder)
@@ -129,32 +149,11 @@ def _landlock(libc: Any, readable: list[str]) -> bool:
     return bool(done)
 
 
-def _seccomp(libc: Any) -> bool:
-    if platform.machine() not in _MACHINES:
-        return False
-    column, audit_code, clone = _MACHINES[platform.machine()]
-    numbers = [pair[column] for pair in _FORBIDDEN.values() if pair[column]]
-    load, equal, has_bit, end = 0x20, 0x15, 0x45, 0x06
-    allow, deny, unknown = 0x7FFF0000, 0x00050001, 0x00050026  # EPERM, ENOSYS
-    code = [(load, 0, 0, 4), (equal, 1, 0, audit_code), (end, 0, 0, deny), (load, 0, 0, 0)]
-    for number in numbers:
-        code += [(equal, 0, 1, number), (end, 0, 0, deny)]
-    code += [
-        (equal, 0, 1, _CLONE3),
-        (end, 0, 0, unknown),
-    ]  # its flags cannot be inspected; libc falls back to clone
-    code += [(equal, 0, 3, clone), (load, 0, 0, 16), (has_bit, 1, 0, _CLONE_THREAD), (end, 0, 0, deny)]
-    code += [(end, 0, 0, allow)]
-    program = b"".join(struct.pack("HBBI", *line) for line in code)
-    buffer = ctypes.create_string_buffer(program)
-    header = struct.pack("HxxxxxxQ", len(code), ctypes.addressof(buffer))
-    return bool(libc.prctl(22, 2, ctypes.c_char_p(header), 0, 0) == 0)
-
-
-def _audit_hook(hidden: str, readable: list[str]) -> Any:
+def _audit_hook(hidden: str) -> Any:
     """Deny actions by raising. Uses no names that a submission could replace in the modules it knows."""
     realpath, denied, flags = os.path.realpath, _DENIED, os.O_WRONLY | os.O_RDWR | os.O_CREAT
-    inside = tuple(path + os.sep for path in readable if path.startswith(hidden + os.sep))
+    real = (os.path.realpath(path) + os.sep for path in readable_paths())
+    own = tuple(path for path in real if path.startswith(hidden + os.sep))  # an environment inside the course
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" or event in ("os.listdir", "os.scandir"):
@@ -164,7 +163,7 @@ def _audit_hook(hidden: str, readable: list[str]) -> Any:
             name = realpath(path.decode(errors="replace") if isinstance(path, bytes) else path)
             if event == "open" and (arguments[2] or 0) & flags and name != "/dev/null":
                 raise PermissionError("answers cannot write files here")
-            secret = (name + os.sep).startswith(hidden + os.sep) and not (name + os.sep).startswith(inside)
+            secret = (name + os.sep).startswith(hidden + os.sep) and not (name + os.sep).startswith(own)
             if secret or name.startswith("/proc"):
                 raise PermissionError("answers cannot read the course's files or other processes here")
         elif event.startswith(denied):

@@ -1,8 +1,8 @@
 """The process that forks sandboxes, and the code that runs in a sandbox.
 
-Each judge starts one *zygote*. It has imported the packages that answers commonly import and no check code, so a
-sandbox costs only a fork (milliseconds) and always starts from the same clean state. The judge asks it to start a
-sandbox, passing the socket's other end, and to end one.
+Each judge starts one *zygote* for each student. It has imported the packages that answers commonly import and no check
+code, so a sandbox costs only a fork (milliseconds) and always starts from the same clean state. The judge asks it to
+start a sandbox, passing the socket's other end, and to end one.
 
 In the sandbox, `serve` runs the cells that it receives and performs the judge's calls on the objects they made. A
 submission can take this code over; nothing depends on it being honest.
@@ -26,10 +26,10 @@ import types
 from pathlib import Path
 from typing import Any
 
-from coursekit.checks.answers import define, describe, perform
-from coursekit.checks.codec import BadMessage, decode, encode
+from coursekit.checks.answers import Answers, Message, define, describe
+from coursekit.checks.codec import encode
 from coursekit.grade.channel import Channel, Closed
-from coursekit.grade.lockdown import lock_down, python_paths
+from coursekit.grade.lockdown import lock_down
 
 with contextlib.suppress(ImportError):
     import numpy as np  # noqa: F401  preloaded, so that no sandbox has to import it
@@ -107,10 +107,8 @@ def _enter(course: Path, order: dict[str, Any]) -> list[str]:
         os.dup2(null, number)
     os.closerange(4, 4096)
     os.chdir("/")
-    readable = [*python_paths(), *order["readable"]]
-    sys.path += order["paths"]
-    _hide(order["without"])
-    return lock_down(hidden=course, readable=readable, seconds=order["seconds"], memory_mb=order["memory_mb"])
+    _hide()
+    return lock_down(hidden=course, seconds=order["seconds"], memory_mb=order["memory_mb"])
 
 
 def serve(channel: Channel, layers: list[str]) -> None:
@@ -120,15 +118,13 @@ def serve(channel: Channel, layers: list[str]) -> None:
         "get_ipython": lambda: None,
         "display": lambda *a, **k: None,
     }
-    objects: list[Any] = []
 
-    def keep(thing: Any) -> int:
-        objects.append(thing)
-        return len(objects) - 1
+    def ask(question: list[Any]) -> Message:
+        channel.send({"ask": question})
+        reply: Message = channel.receive()
+        return reply
 
-    def own(data: Any) -> Any:
-        return decode(data, lambda number, kind: objects[number])
-
+    answers = Answers(ask)
     channel.send({"layers": layers})
     while True:
         try:
@@ -136,36 +132,20 @@ def serve(channel: Channel, layers: list[str]) -> None:
         except Closed:
             return
         try:
-            reply: dict[str, Any] = {}
-            if order["do"] == "run":
-                define(python_of(order["source"]), order["name"], namespace)
-            elif order["do"] == "names":
-                reply = {
-                    "found": [
-                        [name, encode(namespace[name], keep)] for name in order["names"] if name in namespace
-                    ]
-                }
-            else:
-                arguments = own(order["arguments"])
-                try:
-                    value = perform(objects[order["number"]], order["operation"], arguments)
-                    reply["value"] = encode(value, keep)
-                except BaseException as error:  # noqa: BLE001  changes made before the error are reported, too
-                    reply["raised"] = raised(error)
-                after = encode(
-                    arguments, lambda thing: next((i for i, o in enumerate(objects) if o is thing), -1)
-                )
-                reply |= {"changed": after} if _plain(after) != _plain(order["arguments"]) else {}
-            channel.send(reply)
+            channel.send(_perform(order, namespace, answers))
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt too
-            channel.send({"raised": raised(error)})
+            channel.send({"raised": list(describe(error))})
+        del order  # a cell's source, which may be the reference's
 
 
-def raised(error: BaseException) -> list[Any]:
-    """Encode an exception; one that cannot be encoded becomes a TypeError."""
-    if isinstance(error, BadMessage):
-        return ["TypeError", ["TypeError", "Exception"], str(error), ""]
-    return list(describe(error))
+def _perform(order: Message, namespace: dict[str, Any], answers: Answers) -> Message:
+    if order["do"] == "run":
+        define(python_of(order["source"]), order["name"], namespace, secret=order["secret"])
+        return {}
+    if order["do"] == "names":
+        names = [name for name in order["names"] if name in namespace]
+        return {"found": [[name, encode(namespace[name], answers.keep)] for name in names]}
+    return answers.perform(order)
 
 
 def python_of(source: str) -> str:
@@ -179,21 +159,11 @@ def python_of(source: str) -> str:
         return re.sub(r"^(\s*[\w.]+\s*=)\s*[%!].*$", r"\1 None", source, flags=re.M)
 
 
-def _plain(data: Any) -> Any:
-    """Return message data with each handle as its number alone: the type's name differs between the two sides."""
-    if isinstance(data, list):
-        return data[:2] if data[:1] == ["handle"] else [_plain(item) for item in data]
-    return data
-
-
 class _Hidden(importlib.abc.MetaPathFinder):
-    """Explains why a package cannot be imported."""
-
-    def __init__(self, packages: list[str]) -> None:
-        self.packages = set(packages)
+    """Explains why the reference implementation cannot be imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if name.partition(".")[0] in self.packages:
+        if name.partition(".")[0] == "paged_ref":
             raise ImportError(f"{name} contains the solution of this exercise: solve it without that import")
 
 
@@ -220,8 +190,8 @@ class _Lab(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return _LAB[name]
 
 
-def _hide(packages: list[str]) -> None:
-    sys.meta_path[:0] = [_Hidden(packages), _Lab()]
+def _hide() -> None:
+    sys.meta_path[:0] = [_Hidden(), _Lab()]
     silent = ("coursekit", "coursekit.checks", "coursekit.kernels", "coursekit.views")
     for name in (*silent, "coursekit.views.source_code", "coursekit.views.style"):
         sys.modules[name] = _Silent(name)

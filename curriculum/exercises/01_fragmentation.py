@@ -8,6 +8,9 @@
 #
 # Write your answer in the cell of each exercise and run the check below it. The check draws new numbers each time. If
 # you are stuck, the hints open one after the other. Helper functions and cells of your own are welcome.
+#
+# Use Python's standard library and NumPy; PyTorch and the course's own `paged_ref` are refused. Do not change a
+# function's arguments, unless the text asks for it or allows it.
 
 # %% [raw] exercise="1.1"
 # title: Bytes per token
@@ -31,6 +34,7 @@
 # %% [markdown]
 # `config` is a dictionary with the whole numbers `num_layers`, `num_heads` (query heads), `num_kv_heads`, `head_dim` and
 # `bits` (of one stored number: 4, 8, 16 or 32). Return the bytes that one token leaves in the KV cache, over all layers.
+# (`config` is a copy, and may be changed.)
 
 # %% exercise="1.1"
 def kv_bytes_per_token(config):

@@ -8,6 +8,9 @@
 #
 # Write your answer in the cell of each exercise and run the check below it. The check draws new numbers each time. If
 # you are stuck, the hints open one after the other. Helper functions and cells of your own are welcome.
+#
+# Use Python's standard library and NumPy; PyTorch and the course's own `paged_ref` are refused. Do not change a
+# function's arguments, unless the text asks for it or allows it.
 
 # %% [raw] exercise="2.1"
 # title: The slot of a token
@@ -67,7 +70,7 @@ def slot(blocks, i, block_size):
 # - `BlockPool(num_blocks, block_size)` has the blocks 0 to `num_blocks` − 1, all free. It keeps `block_size` for others.
 # - `allocate(n)` returns a list of `n` ids of free blocks, in any order. With fewer than `n` free it raises
 #   `OutOfBlocks` and *changes nothing*.
-# - `free(blocks)` takes ids back, so that they can be handed out again. An id that is not out, or that stands twice in
+# - `free(blocks)` takes ids back, so that they can be handed out again. An id that is not out (free, unknown or negative), or that stands twice in
 #   `blocks`, is a double free: raise `ValueError` and *change nothing*.
 # - `num_free` says how many blocks are free.
 

@@ -12,6 +12,9 @@
 #
 # Shapes are the same everywhere: `key_cache` and `value_cache` `[num_blocks, block_size, num_kv_heads,
 # head_dim]`, `query` `[num_seqs, num_heads, head_dim]`, `block_tables` `[num_seqs, max_blocks_per_seq]`.
+#
+# Use Python's standard library and NumPy; PyTorch and the course's own `paged_ref` are refused. Do not change a
+# function's arguments, unless the text asks for it or allows it.
 
 # %%
 import numpy as np
@@ -170,9 +173,9 @@ def paged_attention(query, key_cache, value_cache, block_tables, seq_lens):
 # what was seen.
 #
 # 1. `absorb(top, total, acc, scores, values)` takes in one block of one head (`scores` `[n]`, already scaled, `values`
-#    `[n, head_dim]`) and returns the three anew. Before the first block they are −inf, 0 and zeros.
+#    `[n, head_dim]`) and returns the three anew (it may change `acc` in place). Before the first block they are −inf, 0 and zeros.
 # 2. `attend_blocks(query, key_cache, value_cache, block_table, seq_len)` is the attention of one sequence's query,
-#    `[num_heads, head_dim]`, over its blocks, **one block at a time, without a gather**. Same result, same rules as 3.3.
+#    `[num_heads, head_dim]`, over its blocks, one block at a time, as a kernel does it. Same result, same rules as 3.3.
 
 
 # %% exercise="3.4"

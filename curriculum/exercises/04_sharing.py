@@ -9,6 +9,9 @@
 # Write your answer in the cell of each exercise and run the check below it. The check draws new numbers each
 # time. If you are stuck, the hints open one after the other. Helper functions and cells of your own are
 # welcome.
+#
+# Use Python's standard library and NumPy; PyTorch and the course's own `paged_ref` are refused. Do not change a
+# function's arguments, unless the text asks for it or allows it.
 
 # %%
 import hashlib
@@ -46,7 +49,8 @@ class OutOfBlocks(RuntimeError):
 #
 # - `pool.share(blocks)`: one more holder for each block. If one of them has no holder, raise `ValueError` and
 #   change nothing.
-# - `pool.free(blocks)`: one holder less for each block; a block whose count arrives at 0 is free again. If a block
+# - `pool.free(blocks)`: one holder less for each block; a block whose count arrives at 0 is free again. A block may
+#   stand twice in `blocks`, and then loses two. If a block
 #   would lose more holders than it has, raise `ValueError` and *change nothing*.
 # - `table.fork()`: a second table over the same blocks with the same number of tokens. It takes no block.
 # - `table.release()`: gives the table's holds back and leaves it empty. Releasing an empty table does nothing.

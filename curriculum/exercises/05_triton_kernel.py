@@ -11,6 +11,9 @@
 # Python's words. `launch` gives your kernel NumPy arrays and looks at every address before it is used, so a wrong one
 # is an error with a name and not the end of the process. Where Triton has no package (macOS, Windows), `triton` and `tl`
 # are a stand-in made of NumPy that knows the words used here: write the same kernel.
+#
+# Use Python's standard library and NumPy (and `tl` in the kernels); PyTorch and the course's own `paged_ref` are refused. Do not change a
+# function's arguments, unless the text asks for it or allows it.
 
 # %%
 import os

@@ -9,6 +9,9 @@
 #
 # Write your answer in the cell of each exercise and run the check below it. The check draws new numbers each time. If
 # you are stuck, the hints open one after the other. Helper functions and cells of your own are welcome.
+#
+# Use Python's standard library and NumPy; PyTorch and the course's own `paged_ref` are refused. Do not change a
+# function's arguments, unless the text asks for it or allows it.
 
 # %% [raw] exercise="6.1"
 # title: One step

@@ -9,6 +9,9 @@
 #
 # Write your answer in the cell of each exercise and run the check below it. The check draws new numbers each
 # time. If you are stuck, the hints open one after the other. Helper functions and cells of your own are welcome.
+#
+# Use Python's standard library and NumPy; PyTorch and the course's own `paged_ref` are refused. Do not change a
+# function's arguments, unless the text asks for it or allows it.
 
 # %%
 import numpy as np
@@ -37,7 +40,7 @@ import numpy as np
 # %% [markdown]
 # Sequence i has the tokens `token_ids[i]`; of these the first `num_computed[i]` have their keys and values in the
 # cache. The step computes the rest, at least one token. `tables[i]` lists the sequence's blocks, enough for all its
-# tokens. Return a dictionary of these seven, as NumPy arrays of whole numbers, the sequences in the given order:
+# tokens. Return a dictionary of these seven, as NumPy arrays of an integer dtype, the sequences in the given order:
 #
 # | name | holds |
 # |---|---|

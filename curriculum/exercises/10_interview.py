@@ -10,6 +10,9 @@
 # The way that pays in an interview: say what the report rules out; build the smallest input that shows the fault;
 # only then look for the line. Copy the function as delivered into the answer's cell, give it the new name, and
 # change what must be changed. A mend that makes the report go away and leaves the cause is found, and named.
+#
+# Use Python's standard library and NumPy; PyTorch and the course's own `paged_ref` are refused. Do not change a
+# function's arguments, unless the text asks for it or allows it.
 
 # %%
 import hashlib

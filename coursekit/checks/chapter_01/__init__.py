@@ -6,7 +6,16 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
+from coursekit.checks.framework import (
+    SHARED,
+    Exercise,
+    Wrong,
+    as_list,
+    difference,
+    drawn,
+    is_whole,
+    keep_apart,
+)
 
 BYTES = Exercise(
     "1.1",
@@ -155,6 +164,7 @@ ARENA = Exercise(
         "overlap": "The new piece covers slots that another piece holds or that do not exist.",
         "refused": "The request was refused although one hole is large enough.",
         "count": "`num_free` or `largest_hole` is wrong.",
+        **SHARED,
     },
 )
 
@@ -223,6 +233,21 @@ def _first_fit(rng: Random, Arena: Any) -> None:
     model.allocate(22)
     model.allocate(25)
     _random_walk(rng, Arena, joins=False)
+    keep_apart(lambda: _take_turns([_Model(Arena(40), 40)]), lambda: _take_turns(_two(Arena)))
+
+
+def _two(Arena: Any) -> list[_Model]:
+    return [_Model(Arena(size), size) for size in (60, 40)]
+
+
+def _take_turns(models: list[_Model]) -> None:
+    for size in (12, 7, 5):
+        for model in models:
+            model.allocate(size)
+    for model in models:
+        model.free(12)
+        model.count()
+        model.allocate(6)
 
 
 @ARENA.part("freed pieces are merged with adjacent holes", points=3)
@@ -281,6 +306,7 @@ FIT = Exercise(
     answers=("requests_that_fit",),
     misconceptions={
         "floor-blocks": "The number of blocks was rounded down: the last tokens need a block, too.",
+        "extra-block": "num_tokens // block_size + 1 is one block too many for a multiple of block_size: round up.",
         "no-blocks": "Requests take whole blocks, not single tokens: round up to a multiple of block_size.",
         "gib": "GB and GiB are mixed up: 1 GB is 10^9 bytes, 1 GiB is 2^30 bytes.",
         "weights-forgotten": "The weights are in the same memory: subtract them.",
@@ -313,38 +339,41 @@ def _wrong_fits(m: _Machine) -> dict[str, tuple[float, float]]:
         "weights-forgotten": _fit(m, budget=share * 1e9),
         "fraction-of-rest": _fit(m, budget=m["fraction"] * (m["memory_gb"] - m["weights_gb"]) * 1e9),
         "floor-blocks": _fit(m, per_request=floor),
+        "extra-block": _fit(m, per_request=floor + m["block_size"]),
         "no-blocks": _fit(m, per_request=m["num_tokens"]),
         "reserves-tokens": (_fit(m, per_request=m["num_tokens"])[1], right[1]),
         "one-too-many": (right[0] + 1, right[1] + 1),
     }
 
 
-def _machine(rng: Random) -> _Machine:
-    """A machine for which every misconception gives a different answer, and no quotient is close to a whole number."""
-    while True:
-        block_size = rng.choice([8, 16, 32, 64])
-        m: _Machine = {
-            "memory_gb": rng.choice([160, 192, 320, 640]),
-            "fraction": rng.choice([0.8, 0.9, 0.95]),
-            "weights_gb": rng.randint(20, 60),
-            "bytes_per_token": rng.choice([131_072, 163_840, 196_608]),
-            "max_tokens": rng.choice([4096, 5000, 8192]),
-            "num_tokens": block_size * rng.randint(3, 9) + rng.randint(1, block_size - 1),
-            "block_size": block_size,
-        }
-        right = _fit(m)
-        far = all(0.02 < value % 1 < 0.98 for value in right)
-        both = ("gib", "weights-forgotten", "fraction-of-rest", "one-too-many", "swapped")
-        paged = ("floor-blocks", "no-blocks")
-        wrong = _wrong_fits(m)
-        pairs = {key: [int(value) for value in wrong[key]] for key in wrong}
-        shows = all(pairs[key][i] != int(right[i]) for key in both for i in (0, 1)) and all(
-            pairs[key][1] != int(right[1]) for key in paged
-        )
-        unlike = len({pairs[k][1] for k in (*both[:3], *paged, "one-too-many")}) == 6
-        unlike = unlike and len({pairs[k][0] for k in (*both[:3], "one-too-many")}) == 4
-        if far and shows and unlike:
-            return m
+def _machine(rng: Random, exact: bool = False) -> _Machine:
+    """A machine on which every misconception gives another answer; with `exact`, requests fill their last block."""
+    machine: _Machine = drawn(lambda: _candidate(rng, exact))
+    return machine
+
+
+def _candidate(rng: Random, exact: bool) -> _Machine | None:
+    block_size = rng.choice([8, 16, 32, 64])
+    m: _Machine = {
+        "memory_gb": rng.choice([160, 192, 320, 640]),
+        "fraction": rng.choice([0.8, 0.9, 0.95]),
+        "weights_gb": rng.randint(20, 60),
+        "bytes_per_token": rng.choice([131_072, 163_840, 196_608]),
+        "max_tokens": rng.choice([4096, 5000, 8192]),
+        "num_tokens": block_size * rng.randint(3, 9) + (0 if exact else rng.randint(1, block_size - 1)),
+        "block_size": block_size,
+    }
+    right, wrong = _fit(m), _wrong_fits(m)
+    pairs = {key: [int(value) for value in wrong[key]] for key in wrong}
+    both = ("gib", "weights-forgotten", "fraction-of-rest", "one-too-many", "swapped")
+    paged = ("extra-block",) if exact else ("floor-blocks", "no-blocks")
+    far = all(0.02 < value % 1 < 0.98 for value in right)  # no quotient is close to a whole number
+    shows = all(pairs[key][i] != int(right[i]) for key in both for i in (0, 1)) and all(
+        pairs[key][1] != int(right[1]) for key in paged
+    )
+    unlike = len({pairs[k][1] for k in (*both[:3], *paged, "one-too-many")}) == 4 + len(paged)
+    unlike = unlike and len({pairs[k][0] for k in (*both[:3], "one-too-many")}) == 4
+    return m if far and shows and unlike else None
 
 
 def _check_fit(m: _Machine, answer: Any, which: int) -> None:
@@ -380,6 +409,7 @@ def _with_reservations(rng: Random, requests_that_fit: Any) -> None:
 def _with_blocks(rng: Random, requests_that_fit: Any) -> None:
     for _ in range(5):
         _check_fit(_machine(rng), requests_that_fit, 1)
+    _check_fit(_machine(rng, exact=True), requests_that_fit, 1)
 
 
 def _is_number(value: Any) -> bool:

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from coursekit.checks.chapter_02 import memory  # noqa: F401  registers its exercises
-from coursekit.checks.framework import Exercise, Wrong, difference, is_whole
+from coursekit.checks.framework import CHANGES, Arguments, Exercise, Wrong, difference, is_whole
 
 SLOT = Exercise(
     "2.1",
@@ -20,6 +20,7 @@ SLOT = Exercise(
         "offset-lost": "The slot is always the first of its block: add the token's offset within the block.",
         "block-not-scaled": "A block number is not a slot number: block b begins at slot b * block_size.",
         "other-slot": "The slot is wrong.",
+        **CHANGES,
     },
 )
 
@@ -55,6 +56,9 @@ def _slots(rng: Random, slot: Any) -> None:
             )
             call = f"slot({blocks}, {first}, {block_size})"
             raise Wrong(next(explained, "other-slot"), difference(call, right[first], got[first]))
+        given = Arguments(blocks=list(blocks))
+        slot(*given.passed("blocks"), 6 * block_size, block_size)
+        given.check_unchanged(f"slot({blocks}, {6 * block_size}, {block_size})")
 
 
 ADMIT = Exercise(
@@ -65,6 +69,8 @@ ADMIT = Exercise(
         "no-growth": "No block is left for growth: the first generated token may need one.",
         "never-is-later": "A request that can never fit was told to wait: it would wait forever.",
         "later-is-never": "A request was rejected for good although it only does not fit *now*.",
+        "never-too-late": "For NEVER, count everything that a request needs: the block to grow into, and the "
+        "watermark, which stays free even in an empty pool.",
         "watermark-ignored": "The watermark is ignored: those blocks must stay free for the running sequences.",
         "too-strict": "A request that fits exactly was not admitted: exactly enough blocks are enough.",
         "other-decision": "The decision is wrong.",
@@ -76,15 +82,22 @@ def _decide(needed: int, free: int, total: int) -> str:
     return "NEVER" if needed > total else "OK" if needed <= free else "LATER"
 
 
+def _decide_by(least: int, needed: int, free: int, total: int) -> str:
+    """Decide NEVER by one number of blocks and OK by another."""
+    return "NEVER" if least > total else "OK" if needed <= free else "LATER"
+
+
 _Case = tuple[int, int, int, int, int]
-_WRONG_DECISIONS: dict[str, Callable[[int, int, int, int, int], str]] = {
-    "floor": lambda p, f, n, b, w: _decide(p // b + 1 + w, f, n),
-    "no-growth": lambda p, f, n, b, w: _decide(-(-p // b) + w, f, n),
-    "never-is-later": lambda p, f, n, b, w: "OK" if -(-p // b) + 1 + w <= f else "LATER",
-    "later-is-never": lambda p, f, n, b, w: "OK" if -(-p // b) + 1 + w <= f else "NEVER",
-    "watermark-ignored": lambda p, f, n, b, w: _decide(-(-p // b) + 1, f, n),
-    "too-strict": lambda p, f, n, b, w: _decide(-(-p // b) + 2 + w, f, n),
-}
+_WRONG_DECISIONS: list[tuple[str, Callable[[int, int, int, int, int], str]]] = [
+    ("floor", lambda p, f, n, b, w: _decide(p // b + 1 + w, f, n)),
+    ("no-growth", lambda p, f, n, b, w: _decide(-(-p // b) + w, f, n)),
+    ("never-is-later", lambda p, f, n, b, w: "OK" if -(-p // b) + 1 + w <= f else "LATER"),
+    ("later-is-never", lambda p, f, n, b, w: "OK" if -(-p // b) + 1 + w <= f else "NEVER"),
+    ("watermark-ignored", lambda p, f, n, b, w: _decide(-(-p // b) + 1, f, n)),
+    ("never-too-late", lambda p, f, n, b, w: _decide_by(-(-p // b) + 1, -(-p // b) + 1 + w, f, n)),
+    ("never-too-late", lambda p, f, n, b, w: _decide_by(-(-p // b) + w, -(-p // b) + 1 + w, f, n)),
+    ("too-strict", lambda p, f, n, b, w: _decide(-(-p // b) + 2 + w, f, n)),
+]
 
 
 def _decisions(admit: Any, cases: list[_Case]) -> None:
@@ -93,8 +106,7 @@ def _decisions(admit: Any, cases: list[_Case]) -> None:
     given = [value.strip().upper() if isinstance(value, str) else value for value in got]
     first = next((i for i, pair in enumerate(zip(given, right, strict=True)) if pair[0] != pair[1]), None)
     if first is not None:
-        rules = _WRONG_DECISIONS.items()
-        explained = (key for key, rule in rules if given == [rule(*case) for case in cases])
+        explained = (key for key, rule in _WRONG_DECISIONS if given == [rule(*case) for case in cases])
         p, f, n, b, w = cases[first]
         call = f"admit({p}, num_free={f}, num_blocks={n}, block_size={b}, watermark={w})"
         raise Wrong(next(explained, "other-decision"), difference(call, right[first], got[first]))

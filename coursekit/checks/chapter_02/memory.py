@@ -8,7 +8,17 @@ from random import Random
 from typing import Any
 
 from coursekit.checks.answers import AnswerRaised, Proxy, show
-from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
+from coursekit.checks.framework import (
+    CHANGES,
+    SHARED,
+    Arguments,
+    Exercise,
+    Wrong,
+    as_list,
+    difference,
+    is_whole,
+    keep_apart,
+)
 
 POOL = Exercise(
     "2.2",
@@ -22,6 +32,11 @@ POOL = Exercise(
         "not-refused": "allocate must raise OutOfBlocks when too few blocks are free.",
         "half-done": "A failed allocation must take nothing; otherwise the blocks taken before the error are lost.",
         "double-free": "A double free was accepted: the block would be given to two sequences at once.",
+        "wrong-exception": "The call was refused, but with another exception than ValueError.",
+        "unknown-id": "An id that was never handed out, or that the pool does not have, must be refused with "
+        "ValueError. A negative id is such an id, although Python's lists accept it as an index.",
+        **CHANGES,
+        **SHARED,
         "half-freed": "A rejected free must change nothing, even if other ids in the same call are valid.",
     },
 )
@@ -65,7 +80,9 @@ class _Model:
 
     def free(self, ids: list[int]) -> None:
         self.story.append(f"pool.free({show(ids)})")
-        self.pool.free(list(ids))
+        given = Arguments(blocks=list(ids))
+        self.pool.free(*given.passed("blocks"))
+        given.check_unchanged(self.told())
         self.out = [block for block in self.out if block not in ids]
 
     def counted(self, key: str = "miscounted") -> None:
@@ -92,6 +109,17 @@ def _allocate(rng: Random, BlockPool: Any) -> None:
         model.counted()
 
 
+def _take_turns(BlockPool: Any, sizes: tuple[int, ...]) -> None:
+    models = [_Model(BlockPool, size) for size in sizes]
+    for n in (2, 1, 3):
+        for model in models:
+            model.allocate(n)
+            model.counted()
+    for model in models:
+        model.free(model.out[:2])
+        model.counted()
+
+
 @POOL.part("free, and allocate again", points=3)
 def _free(rng: Random, BlockPool: Any) -> None:
     model = _Model(BlockPool, 8)
@@ -109,6 +137,7 @@ def _free(rng: Random, BlockPool: Any) -> None:
             model.free(rng.sample(model.out, rng.randint(1, len(model.out))))
         model.counted("leak")
     model.allocate(model.num_free)
+    keep_apart(lambda: _take_turns(BlockPool, (8,)), lambda: _take_turns(BlockPool, (9, 7)))
 
 
 @POOL.part("rejected calls change nothing", points=2)
@@ -126,13 +155,21 @@ def _refuse(rng: Random, BlockPool: Any) -> None:
     model.counted("leak")
     for twice in ([ids[0]], [ids[2], ids[2]], [ids[3], ids[1]]):
         call = f"{model.told()}; pool.free({twice})"
-        must_raise(partial(model.pool.free, list(twice)), "ValueError", "double-free", call)
+        must_raise(
+            partial(model.pool.free, list(twice)), "ValueError", "double-free", call, "wrong-exception"
+        )
         model.story.append(f"pool.free({twice}), rejected")
+        model.counted("half-freed")
+    live = model.out[0]
+    for unknown in ([8], [-1], [live, 99], [live, -8]):
+        call = f"{model.told()}; pool.free({unknown})"
+        must_raise(partial(model.pool.free, list(unknown)), "ValueError", "unknown-id", call)
+        model.story.append(f"pool.free({unknown}), rejected")
         model.counted("half-freed")
 
 
-def must_raise(call: Callable[[], Any], name: str, key: str, text: str) -> None:
-    """The call must raise this exception or a subclass of it; otherwise `key` is the misconception."""
+def must_raise(call: Callable[[], Any], name: str, key: str, text: str, other: str = "") -> None:
+    """The call must raise this exception or a subclass; otherwise `key` is wrong, or `other` for another exception."""
     try:
         got = call()
     except AnswerRaised as raised:
@@ -140,7 +177,7 @@ def must_raise(call: Callable[[], Any], name: str, key: str, text: str) -> None:
             return
         if "NotImplementedError" in raised.bases:
             raise
-        raise Wrong(key, f"{text}: expected {name}, got {raised.name}: {raised.message}") from None
+        raise Wrong(other or key, f"{text}: expected {name}, got {raised.name}: {raised.message}") from None
     raise Wrong(key, f"{text}: expected {name}, got {show(got)}.")
 
 
@@ -164,6 +201,7 @@ TABLE = Exercise(
         "wrong-slots": "The blocks are right, but the slots are not: token i is in slot blocks[i // B] * B + i % B.",
         "not-refused": "When the pool has too few blocks, append must let its OutOfBlocks propagate.",
         "half-done": "A failed append must leave the table and the pool unchanged.",
+        **SHARED,
     },
 )
 
@@ -233,8 +271,18 @@ def _append_one(rng: Random, BlockTable: Any, BlockPool: Any) -> None:
         _held([one], 8)
 
 
+def _turns(BlockTable: Any, BlockPool: Any, num_tables: int) -> None:
+    pool = BlockPool(20, 4)
+    tables = [_Table(BlockTable, pool, 4) for _ in range(num_tables)]
+    for n in (8, 1, 3, 5):
+        for one in tables:
+            one.append(n)
+            _held(tables, 20)
+
+
 @TABLE.part("many at once, in two tables", points=3)
 def _append_many(rng: Random, BlockTable: Any, BlockPool: Any) -> None:
+    keep_apart(lambda: _turns(BlockTable, BlockPool, 1), lambda: _turns(BlockTable, BlockPool, 2))
     for block_size in (4, rng.randint(3, 16)):
         pool = BlockPool(40, block_size)
         tables = [_Table(BlockTable, pool, block_size) for _ in range(2)]

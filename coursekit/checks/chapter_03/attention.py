@@ -10,8 +10,19 @@ from typing import Any
 import numpy as np
 
 from coursekit.checks.answers import AnswerRaised, show
-from coursekit.checks.chapter_03.inputs import NOT_AN_ID, Inputs, as_array, close, draw, faulty, shape_of
-from coursekit.checks.framework import Exercise, Wrong
+from coursekit.checks.chapter_03.inputs import (
+    NOT_AN_ID,
+    Inputs,
+    as_array,
+    close,
+    draw,
+    draw_extreme,
+    faulty,
+    read_unused,
+    same_weights,
+    shape_of,
+)
+from coursekit.checks.framework import CHANGES, Arguments, Exercise, Wrong
 
 TOLERANCE = 1e-3  # for float32; the inputs make every wrong answer differ by more
 LARGE_TOLERANCE = 2e-2  # rounding a score of 3,000 changes the third decimal of its weight
@@ -34,10 +45,15 @@ TEXTS = {
     "unused-read": "A table entry past the sequence's last block was used. Such an entry may hold any number.",
     "overflow": "exp overflowed or underflowed: before exp, subtract the largest of this head's scores, not another "
     "number.",
+    "low-precision": "Scores near 10,000 that differ by less than 8 were treated as equal, as they are in float16: "
+    "compute them in float32 or float64, and do not clip them.",
+    **CHANGES,
     "other-attention": "The result is not the attention of this query over its sequence.",
 }
 _OF_BATCH = {
     "one-length": "All sequences are treated as if they had the first one's length: each has its own.",
+    "over-heads": "The weights of one token add up to 1 over the heads: the softmax belongs along the "
+    "tokens of one head.",
     "first-table": "All sequences are read through the first one's table: row i of block_tables belongs to sequence i.",
 }
 
@@ -54,6 +70,7 @@ FAULTS: dict[str, Callable[[Inputs], np.ndarray]] = {
         x, length=lambda x, i: max(1, int(x.seq_lens[i]) // x.block_size * x.block_size)
     ),
     "swapped": lambda x: faulty(x, swap=True),
+    "over-heads": lambda x: faulty(x, over_heads=True),
     "not-normalised": lambda x: faulty(x, normalise=False),
     "one-length": lambda x: faulty(x, length=lambda x, i: int(x.seq_lens[0])),
     "first-table": lambda x: faulty(x, table_of=lambda i: 0),
@@ -61,15 +78,25 @@ FAULTS: dict[str, Callable[[Inputs], np.ndarray]] = {
 
 
 def compare(
-    inputs: Inputs, call: Callable[[], Any], told: str, keys: Iterable[str], tolerance: float = TOLERANCE
+    inputs: Inputs,
+    call: Callable[..., Any],
+    told: str,
+    keys: Iterable[str],
+    tolerance: float = TOLERANCE,
+    extreme: bool = False,
 ) -> None:
-    """Pass if the answer matches the oracle; otherwise name the mistake and the first difference."""
+    """Pass if the answer matches the oracle; otherwise name the mistake and the first difference.
+
+    `call` gets the five arrays of a batch. `extreme` inputs are those of `draw_extreme`.
+    """
     expected = inputs.expected()
     clean = not np.isnan(inputs.key_cache).any()
+    names = ("query", "key_cache", "value_cache", "block_tables", "seq_lens")
+    given = Arguments(**dict(zip(names, inputs.arguments(), strict=True)))
     try:
-        answer = call()
+        answer = call(*given.passed())
     except AnswerRaised as raised:
-        if "IndexError" in raised.bases and NOT_AN_ID in inputs.block_tables:
+        if NOT_AN_ID in inputs.block_tables and read_unused(raised, inputs.block_size):
             raise Wrong("unused-read", f"{told}: {raised.name}: {raised.message}.") from None
         raise
     got = as_array(answer, expected.shape)
@@ -77,9 +104,12 @@ def compare(
         raise Wrong("other-attention", f"{told}: expected shape {expected.shape}, got {shape_of(answer)}.")
     right = close(got, expected, tolerance)
     if right.all():
+        given.check_unchanged(told)
         return
     if not np.isfinite(got).all():
         key = "overflow" if clean else "nan-leaks"
+    elif extreme:
+        key = "low-precision" if close(got, same_weights(inputs), tolerance).all() else "other-attention"
     elif clean and tolerance == TOLERANCE:
         named = (key for key in keys if key in FAULTS and _same(got, FAULTS[key], inputs))
         key = next(named, "other-attention")
@@ -113,7 +143,7 @@ PAGED = Exercise(
 
 def _paged(paged_attention: Any, inputs: Inputs, tolerance: float = TOLERANCE) -> None:
     told = f"paged_attention of {len(inputs.seq_lens)} sequences"
-    compare(inputs, lambda: paged_attention(*inputs.arguments()), told, PAGED.misconceptions, tolerance)
+    compare(inputs, paged_attention, told, PAGED.misconceptions, tolerance)
 
 
 @PAGED.part("a ragged batch through shuffled tables", points=3)
@@ -121,7 +151,7 @@ def _ragged(rng: Random, paged_attention: Any) -> None:
     # The first sequence is the longest and has a partial block, so a wrong length or table is recognizable.
     _paged(paged_attention, draw(rng, [14, 3, 5, 6], 4, (4, 4)))
     lens = [rng.randint(1, 40) for _ in range(5)]
-    _paged(paged_attention, draw(rng, [41, *lens], rng.choice([5, 8, 16]), (5, 5), 24))
+    _paged(paged_attention, draw(rng, [41, *lens], rng.choice([5, 8, 16]), (5, 5), 24, ids=np.int64))
 
 
 @PAGED.part("several query heads share a KV head", points=2)
@@ -138,7 +168,10 @@ def _poisoned(rng: Random, paged_attention: Any) -> None:
     _paged(paged_attention, draw(rng, lens, 8, (9, 3), unused=math.nan, padding=NOT_AN_ID))
 
 
-@PAGED.part("large scores", points=1)
+@PAGED.part("large scores", points=2)
 def _large(rng: Random, paged_attention: Any) -> None:
+    inputs = draw_extreme(rng, [11, 9, rng.randint(5, 30), rng.randint(5, 30)], 4, (6, 2))
+    told = "paged_attention, scores around -10,000 (first sequence) and 10,000 (second)"
+    compare(inputs, paged_attention, told, PAGED.misconceptions, LARGE_TOLERANCE, extreme=True)
     inputs = draw(rng, [11, 6, 9, rng.randint(2, 30)], 4, (6, 2), score_size=500)
     _paged(paged_attention, inputs, tolerance=LARGE_TOLERANCE)

@@ -8,6 +8,7 @@ do not exist. `faulty` computes the result of a misconception.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -15,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from coursekit.checks.answers import show
+from coursekit.checks.answers import AnswerRaised
+from coursekit.checks.framework import show_got
 from paged_ref.verify.oracle import oracle
 
 NOT_AN_ID = 2**31 - 1  # for unused table entries: reading this block fails
@@ -67,12 +69,14 @@ def draw(
     unused: float = 3.0,
     padding: int = -1,
     score_size: float = 1.0,
+    ids: type[np.signedinteger[Any]] = np.int32,
 ) -> Inputs:
     """Build a batch with these lengths.
 
     Args:
         unused: contents of unused slots: random values of this size, or NaN.
         padding: value of unused table entries.
+        ids: dtype of the tables and lengths.
         score_size: multiplies the scores; with a large value the last key of every second sequence is reversed, so that
             all of that sequence's scores may be far below zero.
     """
@@ -80,13 +84,15 @@ def draw(
     num_heads, num_kv_heads = heads
     needed = [-(-n // block_size) for n in lens]
     num_blocks = sum(needed) + 3
-    ids = iter(rng.sample(range(num_blocks), num_blocks))
-    tables = np.full((len(lens), max(needed) + 2), padding, dtype=np.int32)
+    order = rng.sample(range(num_blocks), num_blocks)
+    order[order.index(0)], order[0] = order[0], 0  # block 0 is always in use
+    names = iter(order)
+    tables = np.full((len(lens), max(needed) + 2), padding, dtype=ids)
     shape = (num_blocks, block_size, num_kv_heads, head_dim)
     keys, values = (unused * numbers.standard_normal(shape, dtype=np.float32) for _ in range(2))
     query = numbers.standard_normal((len(lens), num_heads, head_dim), dtype=np.float32)
     for i, n in enumerate(lens):
-        tables[i, : needed[i]] = [next(ids) for _ in range(needed[i])]
+        tables[i, : needed[i]] = [next(names) for _ in range(needed[i])]
         block, offset = tables[i, np.arange(n) // block_size], np.arange(n) % block_size
         keys[block, offset] = numbers.standard_normal((n, num_kv_heads, head_dim), dtype=np.float32)
         values[block, offset] = numbers.standard_normal((n, num_kv_heads, head_dim), dtype=np.float32)
@@ -96,8 +102,47 @@ def draw(
         keys[block[-1], offset[-1]] = asked * (np.log(n) + 2) * head_dim**0.5 / length
         if score_size != 1 and i % 2:  # all keys of this sequence point away from its first queries
             keys[block, offset] = -asked * (1 + numbers.random((n, 1, 1), dtype=np.float32)) / length**0.5 * 3
-    lengths = np.array(lens, dtype=np.int32)
+    lengths = np.array(lens, dtype=ids)
     return Inputs(query * np.float32(score_size), keys, values, tables, lengths)
+
+
+LEVEL = 10_000.0
+
+
+def draw_extreme(rng: Random, lens: Sequence[int], block_size: int, heads: tuple[int, int]) -> Inputs:
+    """Build a batch whose scores lie around −10,000 (first sequence) and +10,000 (second), in turn.
+
+    Within a sequence, scores rise by 0.5 per token. So a softmax without its maximum, or with one that starts at 0,
+    gives NaN, and one that rounds such scores to float16 or clips them gives all tokens the same weight.
+    """
+    inputs = draw(rng, lens, block_size, heads)
+    head_dim = inputs.query.shape[2]
+    inputs.query[:, :, :2], inputs.query[:, :, 2:] = (100, 1), 0
+    for i, n in enumerate(lens):
+        at = np.arange(n)
+        block, offset = inputs.block_tables[i, at // block_size], at % block_size
+        key = inputs.key_cache[block, offset]
+        key[..., 0] = (LEVEL if i % 2 else -LEVEL) * head_dim**0.5 / 100
+        key[..., 1] = (at[:, None] - n) * head_dim**0.5 / 2
+        inputs.key_cache[block, offset] = key
+    return inputs
+
+
+def same_weights(inputs: Inputs) -> np.ndarray:
+    """The result if all tokens of a sequence have the same weight."""
+    result = np.zeros(inputs.query.shape)
+    group = inputs.heads[0] // inputs.heads[1]
+    for i, n in enumerate(inputs.seq_lens):
+        at = np.arange(n)
+        values = inputs.value_cache[inputs.block_tables[i, at // inputs.block_size], at % inputs.block_size]
+        result[i] = values.mean(axis=0).repeat(group, axis=0)
+    return result
+
+
+def read_unused(raised: AnswerRaised, block_size: int) -> bool:
+    """True if the error names the block of an unused table entry, or a slot of it."""
+    numbers = [int(digits) for digits in re.findall(r"\d+", raised.message)]
+    return "IndexError" in raised.bases and any(n in (NOT_AN_ID, NOT_AN_ID * block_size) for n in numbers)
 
 
 def faulty(
@@ -110,6 +155,7 @@ def faulty(
     tail_score_zero: bool = False,
     swap: bool = False,
     normalise: bool = True,
+    over_heads: bool = False,
 ) -> np.ndarray:
     """The result of a decode kernel with one of these mistakes; without a mistake, the correct result."""
     q = inputs.query.astype(np.float64)
@@ -126,8 +172,16 @@ def faulty(
             scores = scale(q.shape[-1]) * (keys[block, offset, of].astype(np.float64) @ q[i, head])
             scores[n:] = 0  # changes nothing unless the tail was kept
             weights = np.exp(scores - scores.max())
+            if over_heads:
+                each = [
+                    keys[block, offset, kv_head(h, num_heads, num_kv_heads)] @ q[i, h]
+                    for h in range(num_heads)
+                ]
+                weights = np.exp(scores) / np.exp(scale(q.shape[-1]) * np.array(each, dtype=np.float64)).sum(
+                    axis=0
+                )
             result[i, head] = weights @ values[block, offset, of]
-            if normalise:
+            if normalise and not over_heads:
                 result[i, head] /= weights.sum()
     return result
 
@@ -144,7 +198,7 @@ def as_array(value: Any, shape: tuple[int, ...]) -> np.ndarray | None:
 def shape_of(answer: Any) -> str:
     """Describe the shape of what an answer returned."""
     shape = getattr(answer, "shape", None)
-    return show(answer) if shape is None else f"shape {tuple(shape)}"
+    return show_got(answer) if shape is None else f"shape {tuple(shape)}"
 
 
 def close(got: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:

@@ -11,8 +11,16 @@ import numpy as np
 
 from coursekit.checks.answers import show
 from coursekit.checks.chapter_03.attention import LARGE_TOLERANCE, TEXTS, TOLERANCE, compare
-from coursekit.checks.chapter_03.inputs import NOT_AN_ID, Inputs, as_array, close, draw, numpy_rng
-from coursekit.checks.framework import Exercise, Wrong
+from coursekit.checks.chapter_03.inputs import (
+    NOT_AN_ID,
+    Inputs,
+    as_array,
+    close,
+    draw,
+    draw_extreme,
+    numpy_rng,
+)
+from coursekit.checks.framework import CHANGES, Arguments, Exercise, Wrong, show_got
 
 ONLINE = Exercise(
     "3.4",
@@ -34,6 +42,7 @@ ONLINE = Exercise(
         "divides-early": "`acc` is already divided. Keep the undivided sum, and divide once at the very end.",
         "forgets": "The state covers only the last block: keep the earlier sums.",
         "not-a-state": "absorb must return three values: top, total and acc.",
+        **CHANGES,
         "other-state": "acc / total is not the attention over the tokens absorbed so far.",
         **{
             key: TEXTS[key]
@@ -45,6 +54,7 @@ ONLINE = Exercise(
                 "nan-leaks",
                 "unused-read",
                 "overflow",
+                "low-precision",
                 "other-attention",
             )
         },
@@ -106,8 +116,10 @@ def _check_absorb(absorb: Any, blocks: list[np.ndarray], values: list[np.ndarray
     state, right = start, start
     for number, (scores, rows) in enumerate(zip(blocks, values, strict=True)):
         right = _absorb(right, scores, rows)
-        state = _as_state(absorb(state[0], state[1], state[2].copy(), scores.copy(), rows.copy()), d)
+        given = Arguments(scores=scores.copy(), values=rows.copy())
+        state = _as_state(absorb(state[0], state[1], state[2].copy(), *given.passed()), d)
         if all(np.isfinite(x).all() for x in state) and state[1] > 0 and _agree(state, right):
+            given.check_unchanged(f"absorb, block {number}")
             continue
         shown = [[round(float(score), 1) for score in block] for block in blocks[: number + 1]]
         place = f"absorb, after block {number} (scores so far {show(shown)})"
@@ -115,16 +127,16 @@ def _check_absorb(absorb: Any, blocks: list[np.ndarray], values: list[np.ndarray
         expected = (right[0], right[1], right[2][0])
         detail = f"{place}: (top, total, acc[0]): for instance {_three(expected)}, got {_three(got)}."
         if not all(np.isfinite(x).all() for x in state) or state[1] <= 0:
-            raise Wrong(_not_numbers(state, first=number == 0), detail)
+            raise Wrong(_not_numbers(state, first=number == 0, far_below=float(scores.max()) < -700), detail)
         raise Wrong(next(_explained(start, blocks[: number + 1], values, state), "other-state"), detail)
 
 
-def _not_numbers(state: _State, first: bool) -> str:
+def _not_numbers(state: _State, first: bool, far_below: bool) -> str:
     """Return why a state is infinite, NaN or without a positive total; after the first block it is not an overflow."""
     top, total, _ = state
     if not math.isfinite(top):
         return "top-lost"
-    if not first:
+    if not first or (total <= 0 and far_below):
         return "overflow"
     # The first block's factor, exp(-inf), is 0. Inverted it is inf, and inf * 0 is NaN.
     return "rescale-inverted" if math.isnan(total) else "block-rescaled" if total <= 0 else "old-top"
@@ -156,7 +168,9 @@ def _as_state(answer: Any, d: int) -> _State:
         else (None,) * 3
     )
     if top is None or total is None or acc is None:
-        raise Wrong("not-a-state", f"Expected two numbers and an array of {d} values, got {show(answer)}.")
+        raise Wrong(
+            "not-a-state", f"Expected two numbers and an array of {d} values, got {show_got(answer)}."
+        )
     return float(top), float(total), acc
 
 
@@ -164,7 +178,7 @@ def _three(numbers: tuple[float, ...]) -> str:
     return "(" + ", ".join(f"{float(x):.4g}" for x in numbers) + ")"
 
 
-@ONLINE.part("one block at a time", points=3)
+@ONLINE.part("one block at a time", points=4)
 def _blocks(rng: Random, absorb: Any, attend_blocks: Any) -> None:
     numbers = numpy_rng(rng)
     for tops in ([0.5, 2.0, 1.0, 3.5], [3.0, 1.0, 2.0], [rng.uniform(-3, 3) for _ in range(6)]):
@@ -174,27 +188,37 @@ def _blocks(rng: Random, absorb: Any, attend_blocks: Any) -> None:
         _check_absorb(absorb, scores, values)
 
 
-@ONLINE.part("large scores", points=2)
+@ONLINE.part("large scores", points=3)
 def _large_blocks(rng: Random, absorb: Any, attend_blocks: Any) -> None:
     numbers = numpy_rng(rng)
-    for tops in ([10.0, 2000.0, 900.0], [-2000.0, -2001.0], [1500.0, -1500.0, rng.uniform(1400, 1600)]):
+    for tops in (
+        [10.0, 2000.0, 900.0],
+        [-2000.0, -2001.0],
+        [1500.0, -1500.0, rng.uniform(1400, 1600)],
+        [-10_000.0, -9_999.0, -10_001.0],
+        [10_000.0, 10_001.0, 9_999.0],
+    ):
         scores = [top - np.append(0, numbers.random(2)) for top in tops]
         values = [numbers.standard_normal((3, 4)) for _ in tops]
         _check_absorb(absorb, scores, values)
 
 
-@ONLINE.part("one query over the blocks of a table", points=3)
+@ONLINE.part("one query over the blocks of a table", points=4)
 def _over_a_table(rng: Random, absorb: Any, attend_blocks: Any) -> None:
-    def run(inputs: Inputs, tolerance: float = TOLERANCE) -> None:
-        query, keys, values, tables, lens = inputs.arguments()
-
-        def call() -> Any:
+    def run(inputs: Inputs, tolerance: float = TOLERANCE, extreme: bool = False) -> None:
+        def call(query: Any, keys: Any, values: Any, tables: Any, lens: Any) -> Any:
             got = attend_blocks(query[0], keys, values, tables[0], int(lens[0]))
             return got[None] if isinstance(got, np.ndarray) else [got]
 
-        compare(inputs, call, f"attend_blocks, seq_len {lens[0]}", ONLINE.misconceptions, tolerance)
+        told = f"attend_blocks, seq_len {inputs.seq_lens[0]}" + ", scores around ±10,000" * extreme
+        compare(inputs, call, told, ONLINE.misconceptions, tolerance, extreme)
 
     run(draw(rng, [14], 4, (9, 3)))
     for n in (1, 7, 8, 9, rng.randint(10, 60)):
         run(draw(rng, [n], 8, rng.choice([(9, 3), (8, 2), (5, 1)]), unused=math.nan, padding=NOT_AN_ID))
+    both = draw_extreme(rng, [14, 14], 4, (6, 3))
+    for seq in (0, 1):
+        tables, lens = both.block_tables[seq : seq + 1], both.seq_lens[seq : seq + 1]
+        one = Inputs(both.query[seq : seq + 1], both.key_cache, both.value_cache, tables, lens)
+        run(one, LARGE_TOLERANCE, extreme=True)
     run(draw(rng, [23], 8, (9, 3), score_size=500), LARGE_TOLERANCE)

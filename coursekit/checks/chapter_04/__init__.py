@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from coursekit.checks.answers import AnswerRaised, output
 from coursekit.checks.chapter_02.memory import must_raise, num_free, told
 from coursekit.checks.chapter_04 import prefix  # noqa: F401  registers its exercises
-from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
+from coursekit.checks.framework import CHANGES, Arguments, Exercise, Wrong, as_list, difference, is_whole
 
 FORK = Exercise(
     "4.1",
@@ -26,6 +27,9 @@ FORK = Exercise(
         "be freed.",
         "not-empty": "A released table must be empty, and releasing an empty table must do nothing.",
         "not-refused": "Sharing a free block, or freeing more references than there are, must raise ValueError.",
+        "repeated-id": "free([b, b]) drops two holders of b at once. It is refused only if b has fewer than two, and b "
+        "is free once, not twice, when none is left.",
+        **CHANGES,
         "half-done": "A rejected call must change nothing, including the other blocks in it.",
     },
 )
@@ -138,6 +142,27 @@ def _release(rng: Random, BlockPool: Any, BlockTable: Any) -> None:
         ids = as_list(family.pool.allocate(num_free(family.pool)))
         if len(set(ids) | set(family.others)) != 20:
             raise Wrong("never-freed", difference(f"{family.told()}; allocate all: ids", 20, sorted(ids)))
+    _repeated_id(BlockPool)
+
+
+def _repeated_id(BlockPool: Any) -> None:
+    """One call may drop both holders of a block."""
+    pool = BlockPool(5, 4)
+    first, second = as_list(pool.allocate(2))
+    pool.share([first])
+    call = f"blocks {first} (two holders) and {second} (one) of 5; pool.free({[first, second, first]})"
+    given = Arguments(blocks=[first, second, first])
+    try:
+        pool.free(*given.passed("blocks"))
+    except AnswerRaised as raised:
+        if "NotImplementedError" in raised.bases:
+            raise
+        raise Wrong("repeated-id", f"{call} raised {raised.name}: {raised.message}.") from None
+    given.check_unchanged(call)
+    got = (pool.ref_count(first), num_free(pool), sorted(as_list(pool.allocate(5))))
+    if got != (0, 5, [0, 1, 2, 3, 4]):
+        told = f"{call}: (ref_count({first}), num_free, ids of allocate(5))"
+        raise Wrong("repeated-id", difference(told, (0, 5, [0, 1, 2, 3, 4]), got))
 
 
 @FORK.part("rejected calls change nothing", points=2)
@@ -175,6 +200,8 @@ WRITE = Exercise(
         "wrong-slot": "The token is not in the slot that the table gives, or the returned slot is a different one.",
         "num-tokens": "num_tokens must grow by one with each token.",
         "not-refused": "When the pool is empty, append must let its OutOfBlocks propagate.",
+        "block-not-needed": "append asked the empty pool for a block where it needs none: the table's last block has "
+        "room and no other holder.",
         "half-done": "A failed append must leave tables, pool and memory unchanged.",
     },
 )
@@ -216,7 +243,15 @@ class _Texts:
         offset = len(text) % size
         shared = bool(offset) and self.pool.ref_count(before[-1]) > 1
         self.next += 1
-        slot = self.append_(table, self.memory, self.next)
+        try:
+            slot = self.append_(table, output(self.memory), self.next)
+        except AnswerRaised as raised:
+            if "OutOfBlocks" not in raised.bases or shared or not offset or free:
+                raise
+            call = (
+                f"{self.told()}; append({name}), whose last block {before[-1]} has {offset} of {size} tokens"
+            )
+            raise Wrong("block-not-needed", f"{call}: raised OutOfBlocks.") from None
         text.append(self.next)
         self.story.append(f"append({name})")
         after = as_list(table.blocks)
@@ -277,7 +312,10 @@ class _Texts:
         before = self.state()
         call = f"{self.told()}; append({name}) in an empty pool"
         must_raise(
-            partial(self.append_, self.tables[name], self.memory, 99), "OutOfBlocks", "not-refused", call
+            partial(self.append_, self.tables[name], output(self.memory), 99),
+            "OutOfBlocks",
+            "not-refused",
+            call,
         )
         self.story.append(f"append({name}), rejected")
         after = self.state()
@@ -290,7 +328,7 @@ class _Texts:
 @WRITE.part("one table alone", points=2)
 def _alone(rng: Random, append: Any, BlockPool: Any, BlockTable: Any) -> None:
     for size in (4, rng.randint(2, 7)):
-        texts = _Texts(append, BlockPool, BlockTable, 8, size)
+        texts = _Texts(append, BlockPool, BlockTable, 5, size)  # all are used, so block 0 is, too
         texts.new("a", 2 * size + 1)
         texts.new("b", 1)
         texts.write("a", size)

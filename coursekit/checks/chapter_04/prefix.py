@@ -9,7 +9,17 @@ from typing import Any
 from coursekit.beam_tree import living, versions
 from coursekit.checks.answers import show
 from coursekit.checks.chapter_02.memory import told
-from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
+from coursekit.checks.framework import (
+    CHANGES,
+    SHARED,
+    Arguments,
+    Exercise,
+    Wrong,
+    as_list,
+    difference,
+    is_whole,
+    keep_apart,
+)
 
 PREFIX = Exercise(
     "4.3",
@@ -28,6 +38,10 @@ PREFIX = Exercise(
         "stale": "A block with new contents was found under its old ones.",
         "salt-ignored": "Sequences with different salts found each other's blocks.",
         "not-found": "Blocks that are in the cache were not found.",
+        "block-zero": "The lookup ends before block 0 as if it were not there. Block 0 is a block like any other: "
+        "compare with None, since `if not block` is true for 0.",
+        **CHANGES,
+        **SHARED,
         "wrong-block": "The blocks that were found do not hold this prefix.",
     },
 )
@@ -47,7 +61,9 @@ class _Filed:
     def publish(self, tokens: list[int], blocks: list[int], salt: Any = None) -> None:
         more = "" if salt is None else f", {salt!r}"
         self.story.append(f"publish({show(tokens)}, {show(blocks)}{more})")
-        self.cache.publish(list(tokens), list(blocks), *([salt] if salt is not None else []))
+        given = Arguments(token_ids=list(tokens), blocks=list(blocks))
+        self.cache.publish(*given.passed(), *([salt] if salt is not None else []))
+        given.check_unchanged(self.told())
         for i in range(len(tokens) // self.size):
             self.holders.setdefault((salt, tuple(tokens[: (i + 1) * self.size])), []).append(blocks[i])
 
@@ -62,7 +78,9 @@ class _Filed:
         """Look up and compare; `key` is the misconception if the answer finds more than is there."""
         more = "" if salt is None else f", {salt!r}"
         call = f"{self.told()}; lookup({show(tokens)}{more})"
-        got = as_list(self.cache.lookup(list(tokens), *([salt] if salt is not None else [])))
+        given = Arguments(token_ids=list(tokens))
+        got = as_list(self.cache.lookup(*given.passed(), *([salt] if salt is not None else [])))
+        given.check_unchanged(call)
         known = 0
         usable = (len(tokens) - 1) // self.size
         while known < usable and self.holders.get((salt, tuple(tokens[: (known + 1) * self.size]))):
@@ -74,6 +92,8 @@ class _Filed:
         for block, blocks in zip(got, right, strict=False):
             if not is_whole(block) or block not in blocks:
                 raise Wrong("wrong-block", difference(call, expected, got))
+        if 0 in expected[len(got) : len(got) + 1]:
+            raise Wrong("block-zero", difference(call, expected, got))
         if len(got) < known:
             raise Wrong("not-found", difference(call, expected, got))
         return [int(block) for block in got]
@@ -85,9 +105,10 @@ def _tokens(rng: Random, n: int) -> list[int]:
 
 @PREFIX.part("full blocks, from the start, n - 1 tokens at most", points=3)
 def _beginning(rng: Random, PrefixCache: Any) -> None:
-    for size in (4, rng.randint(2, 8)):
+    for size, place in ((4, 1), (rng.randint(2, 8), 0)):
         filed = _Filed(PrefixCache, size)
         a, blocks = _tokens(rng, 2 * size + size // 2), rng.sample(range(3, 60), 3)
+        blocks[place] = 0
         filed.lookup(a, "wrong-block")
         filed.publish(a, blocks)
         filed.lookup([*a, 5], "partial-cached")
@@ -100,6 +121,20 @@ def _beginning(rng: Random, PrefixCache: Any) -> None:
         filed.publish(full, blocks)
         filed.lookup(full, "takes-all")
         filed.lookup([*full, 5], "wrong-block")
+    first = _tokens(rng, 8)
+    keep_apart(
+        lambda: _take_turns(PrefixCache, [first]), lambda: _take_turns(PrefixCache, [first, _tokens(rng, 8)])
+    )
+
+
+def _take_turns(PrefixCache: Any, prompts: list[list[int]]) -> None:
+    """Each cache is asked for all prompts, and knows its own."""
+    caches = [_Filed(PrefixCache, 4) for _ in prompts]
+    for i, cache in enumerate(caches):
+        cache.publish(prompts[i], [2 * i + 5, 2 * i + 6])
+    for cache in caches:
+        for prompt in prompts:
+            cache.lookup([*prompt, 1], "wrong-block")
 
 
 @PREFIX.part("the same tokens elsewhere, and other tokens", points=3)
@@ -124,10 +159,12 @@ def _elsewhere(rng: Random, PrefixCache: Any) -> None:
 
 @PREFIX.part("a block gets new contents", points=2)
 def _recycled(rng: Random, PrefixCache: Any) -> None:
-    for size in (4, rng.randint(2, 8)):
+    for size, place in ((4, 2), (rng.randint(2, 8), 1), (5, 0)):
         filed = _Filed(PrefixCache, size)
         a, b = _tokens(rng, 3 * size), _tokens(rng, 2 * size)
-        x, y, z, v, w = rng.sample(range(60), 5)
+        ids = rng.sample(range(1, 60), 5)
+        ids[place] = 0  # each of the three blocks is block 0 once
+        x, y, z, v, w = ids
         filed.publish(a, [x, y, z])
         filed.forget(w)
         filed.forget(z)
@@ -193,6 +230,7 @@ BEAMS = Exercise(
         "dead-beams": "Blocks of dropped beams are counted: only the ancestors of the live beams matter.",
         "tokens": "You counted tokens instead of blocks: each version of a block takes a whole block, however few "
         "tokens are its own.",
+        **CHANGES,
         "other-number": "The number of blocks is wrong.",
     },
 )
@@ -263,9 +301,13 @@ def _compare(beam_blocks: Any, cases: list[tuple[int, list[list[int]], int]]) ->
         prompt, parents, size = cases[first]
         call = f"beam_blocks({prompt}, {show(parents)}, {size})"
         raise Wrong(next(explained, "other-number"), difference(call, right[first], got[first]))
+    prompt, parents, size = cases[1]
+    given = Arguments(parents=[list(row) for row in parents])
+    beam_blocks(prompt, *given.passed("parents"), size)
+    given.check_unchanged(f"beam_blocks({prompt}, {show(parents)}, {size})")
 
 
-@BEAMS.part("beams that never fork again", points=2)
+@BEAMS.part("beams that never fork again", points=3)
 def _samples(rng: Random, beam_blocks: Any) -> None:
     straight = [list(range(3))]
     cases = [(6, [[0, 0, 0], *straight * steps], 4) for steps in (0, 1, 2, 5)]
@@ -278,7 +320,7 @@ def _samples(rng: Random, beam_blocks: Any) -> None:
     _compare(beam_blocks, cases)
 
 
-@BEAMS.part("a tree", points=3)
+@BEAMS.part("a tree", points=5)
 def _tree(rng: Random, beam_blocks: Any) -> None:
     cases = [
         (6, [[0, 0], [0, 1], [0, 0]], 4),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coursekit.checks.chapter_05 import decode, kernels  # noqa: F401  register their exercises
-from coursekit.checks.framework import Exercise, Wrong, difference
+from coursekit.checks.framework import CHANGES, Arguments, Exercise, Wrong, difference, show_got
 
 MERGE = Exercise(
     "5.4",
@@ -25,6 +25,7 @@ MERGE = Exercise(
         "empty": "A part without keys must not contribute, whatever its result holds. Its lse is -inf; -inf minus "
         "-inf is NaN, and so is 0 times NaN.",
         "no-pair": "merge must return a pair: the result [heads, d] and its lse [heads].",
+        **CHANGES,
         "other-merge": "The result is not the attention over both parts.",
     },
 )
@@ -73,10 +74,11 @@ _WRONG_MERGES: dict[str, list[Callable[[Part, Part], np.ndarray]]] = {
 
 def _check_merge(a: Part, b: Part, merge: Any, told: str, suspect: str = "") -> None:
     """Raise Wrong; with `suspect`, "overflow" or "empty", where that can be the cause and nothing else explains it."""
-    answer = merge(a[0].copy(), a[1].copy(), b[0].copy(), b[1].copy())
+    given = Arguments(out_a=a[0].copy(), lse_a=a[1].copy(), out_b=b[0].copy(), lse_b=b[1].copy())
+    answer = merge(*given.passed())
     call = f"merge of two parts with {a[1].size} heads ({told})"
     if not isinstance(answer, list | tuple) or len(answer) != 2:
-        raise Wrong("no-pair", f"{call}: got {type(answer).__name__}.")
+        raise Wrong("no-pair", f"{call}: got {show_got(answer)}.")
     expected, got = _merged(a, b), [np.asarray(x, float) for x in answer]
     if got[0].shape != expected[0].shape or got[1].reshape(-1).shape != expected[1].shape:
         raise Wrong(
@@ -107,6 +109,7 @@ def _check_merge(a: Part, b: Part, merge: Any, told: str, suspect: str = "") -> 
         raise Wrong(
             suspect if fits else "lse-wrong", difference(place, _round(expected[1][head]), _round(value))
         )
+    given.check_unchanged(call)
 
 
 def _is_caused_by(suspect: str, got: float, lse_a: float, lse_b: float) -> bool:
@@ -120,7 +123,7 @@ def _round(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-@MERGE.part("two parts", points=3)
+@MERGE.part("two parts", points=4)
 def _two_parts(rng: Random, merge: Any) -> None:
     draw = _generator(rng)
     needle = (np.array([[1.0, 2.0], [3.0, -1.0]]), np.array([2.0, 1.0]))
@@ -130,10 +133,10 @@ def _two_parts(rng: Random, merge: Any) -> None:
         _check_merge(_part(draw, heads), _part(draw, heads), merge, "random")
 
 
-@MERGE.part("large and small scores", points=1)
+@MERGE.part("large and small scores", points=2)
 def _large(rng: Random, merge: Any) -> None:
     draw = _generator(rng)
-    for shift in (5000.0, -5000.0):
+    for shift in (10_000.0, -10_000.0):
         _check_merge(
             _part(draw, 4, shift), _part(draw, 4, shift), merge, f"an lse of about {shift:.0f}", "overflow"
         )
@@ -160,6 +163,7 @@ ROOF = Exercise(
         "one-of-two": "Half of the bytes are missing: keys *and* values are read.",
         "bits": "This is in bits, or in elements: an element has number_bytes bytes.",
         "one-sequence": "Every sequence reads its own keys and values: add the lengths up.",
+        **CHANGES,
         "other-bytes": "The number of bytes read is wrong.",
         "higher-roof": "The *lower* of the two limits counts: take the minimum.",
         "peak-only": "Memory bandwidth is a limit, too: a few operations on many bytes never reach the peak.",
@@ -188,9 +192,11 @@ def _bytes(rng: Random, decode_bytes: Any, roofline: Any) -> None:
             )
         )
     for lengths, heads, kv_heads, dim, size in cases:
-        got = decode_bytes(list(lengths), heads, kv_heads, dim, size)
+        given = Arguments(lengths=list(lengths))
+        got = decode_bytes(*given.passed("lengths"), heads, kv_heads, dim, size)
         expected = 2 * sum(lengths) * kv_heads * dim * size
         if got == expected and not isinstance(got, bool):
+            given.check_unchanged(f"decode_bytes({lengths}, {heads}, {kv_heads}, {dim}, {size})")
             continue
         wrong = {
             "query-heads": [
@@ -210,7 +216,7 @@ def _bytes(rng: Random, decode_bytes: Any, roofline: Any) -> None:
         raise Wrong([*explained, "other-bytes"][0], difference(call, expected, got))
 
 
-@ROOF.part("the roof", points=2)
+@ROOF.part("the roof", points=3)
 def _roof(rng: Random, decode_bytes: Any, roofline: Any) -> None:
     cases = [(4e9, 1e9, 989e12, 3.35e12), (4e12, 1e9, 989e12, 3.35e12)]  # below the ridge, above it
     for _ in range(6):

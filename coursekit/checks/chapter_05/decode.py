@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from coursekit.checks.answers import AnswerRaised
 from coursekit.checks.chapter_05.kernels import OUT_OF_BOUNDS, SLOW, run
 from coursekit.checks.framework import Exercise, Wrong
 
 DECODE = Exercise(
     "5.3",
     answers=("launch", "decode"),
+    helpers=("launch",),
     misconceptions={
         "head-modulo": "Query head h read the wrong KV head. Heads that share one are consecutive, so KV head is h "
         "// (HEADS // KV_HEADS), neither h % KV_HEADS nor h // KV_HEADS.",
@@ -24,7 +26,9 @@ DECODE = Exercise(
         "maximum - new maximum).",
         "divides-early": "The accumulator is divided in every block: divide once, after the last block.",
         "nan-leaks": "A NaN from an unused slot reached the result. 0 times NaN is NaN, so load V with the mask.",
-        "overflow": "Large scores overflow: subtract the running maximum before exp.",
+        "own-scale": "The scores were multiplied by 1 / sqrt(HEAD_DIM) and not by scale, which may be another number.",
+        "overflow": "exp overflowed or underflowed: before exp, subtract the running maximum, which begins at -inf.",
+        "program-ids": "The two program ids are exchanged: axis 0 of the grid is the sequence, axis 1 the query head.",
         "32-bit-offset": "An offset beyond 31 bits wrapped around: convert the block id with .to(tl.int64) before "
         "you multiply it.",
         "out-of-bounds": OUT_OF_BOUNDS
@@ -89,7 +93,7 @@ def _batch(
     shape = (len(order), block_size, kv_heads, dim)
     k, v = (draw.normal(size=shape).astype(np.float32) for _ in range(2))
     _needles(q, k, tables, lengths)
-    return _Batch(q, k, v, tables, np.array(lengths, np.int32), dim**-0.5)
+    return _Batch(q, k, v, tables, np.array(lengths, np.int32), 0.4)  # and not 1 / sqrt(dim)
 
 
 def _needles(q: np.ndarray, k: np.ndarray, tables: np.ndarray, lengths: list[int]) -> None:
@@ -105,7 +109,7 @@ def _attend(batch: _Batch, mistake: str = "", variant: int = 0) -> np.ndarray:
     out = np.zeros(batch.q.shape)
     size, (num_heads, dim) = batch.k.shape[1], batch.q.shape[1:]
     group = num_heads // batch.k.shape[2]
-    scale = 1.0 if mistake == "no-scale" else batch.scale
+    scale = {"no-scale": 1.0, "own-scale": dim**-0.5}.get(mistake, batch.scale)
     for seq, length in enumerate(batch.lens.tolist()):
         used = -(-length // size)
         if mistake == "last-block":
@@ -137,6 +141,7 @@ def _attend(batch: _Batch, mistake: str = "", variant: int = 0) -> np.ndarray:
 _VARIANTS = {
     "head-modulo": 2,
     "no-scale": 1,
+    "own-scale": 1,
     "no-mask": 2,
     "last-block": 1,
     "no-rescale": 3,
@@ -144,13 +149,15 @@ _VARIANTS = {
 }
 
 
-def _check(launch: Any, kernel: Any, batch: _Batch, otherwise: str = "other-attention") -> None:
+def _check(
+    launch: Any, kernel: Any, batch: _Batch, otherwise: str = "other-attention", within: float = 1e-3
+) -> None:
     """Compare with the right result; name `otherwise` where special inputs led to infinity or NaN."""
     out = np.full(batch.q.shape, np.nan, np.float32)
     args = (batch.q, batch.k, batch.v, batch.tables, batch.lens, batch.scale)
     got = run(launch, kernel, batch.q.shape[:2], out, *args, **batch.sizes)
     expected = _attend(batch)
-    close = np.isclose(got, expected, rtol=1e-3, atol=1e-4)
+    close = np.isclose(got, expected, rtol=within, atol=within / 10)
     if close.all():
         return
     seq, head, d = (int(i) for i in np.argwhere(~close)[0])
@@ -163,17 +170,33 @@ def _check(launch: Any, kernel: Any, batch: _Batch, otherwise: str = "other-atte
     ]
     raise Wrong(
         [*explained, "other-attention"][0],
-        f"sequence {seq} ({batch.told(seq)}), head {head}, element {d}: expected {expected[seq, head, d]:.4f}, "
-        f"got {got[seq, head, d]:.4f}.",
+        f"scale {batch.scale}, sequence {seq} ({batch.told(seq)}), head {head}, element {d}: "
+        f"expected {expected[seq, head, d]:.4f}, got {got[seq, head, d]:.4f}.",
     )
 
 
-@DECODE.part("one block per sequence", points=3)
+@DECODE.part("one block per sequence", points=4)
 def _one_block(rng: Random, launch: Any, decode: Any) -> None:
-    _check(launch, decode, _batch(rng, [3, 8], block_size=8))
+    try:
+        _check(launch, decode, _batch(rng, [3, 8], block_size=8))
+    except Wrong as wrong:
+        if wrong.misconception == "out-of-bounds" and _is_square_only(rng, launch, decode):
+            raise Wrong(
+                "program-ids", f"With as many sequences as heads it is right: {wrong.detail}"
+            ) from None
+        raise
 
 
-@DECODE.part("many blocks", points=4)
+def _is_square_only(rng: Random, launch: Any, decode: Any) -> bool:
+    """True if the kernel is right with as many sequences as heads, where exchanged program ids change nothing."""
+    try:
+        _check(launch, decode, _batch(rng, [3, 8, 5], block_size=8, heads=3, kv_heads=1))
+    except (Wrong, AnswerRaised):
+        return False
+    return True
+
+
+@DECODE.part("many blocks", points=5)
 def _many_blocks(rng: Random, launch: Any, decode: Any) -> None:
     _check(launch, decode, _batch(rng, [7, 18], block_size=5))
     # The last block is full, and so is the table: an extra entry would be out of bounds.
@@ -182,7 +205,7 @@ def _many_blocks(rng: Random, launch: Any, decode: Any) -> None:
     _check(launch, decode, _batch(rng, [rng.randint(9, 15)], block_size=4, heads=3, kv_heads=1, dim=16))
 
 
-@DECODE.part("NaN in unused slots, and large scores", points=3)
+@DECODE.part("NaN in unused slots", points=3)
 def _hostile(rng: Random, launch: Any, decode: Any) -> None:
     batch = _batch(rng, [7, rng.randint(11, 14)], block_size=5)
     owned = np.zeros(batch.k.shape[:2], bool)
@@ -191,10 +214,20 @@ def _hostile(rng: Random, launch: Any, decode: Any) -> None:
             owned[batch.tables[seq, t // 5], t % 5] = True
     poisoned = [np.where(owned[:, :, None, None], x, np.float32(np.nan)) for x in (batch.k, batch.v)]
     _check(launch, decode, replace(batch, k=poisoned[0], v=poisoned[1]), "nan-leaks")
+
+
+@DECODE.part("scores far above and below 0", points=3)
+def _far(rng: Random, launch: Any, decode: Any) -> None:
+    for level in (-10_000.0, 10_000.0):
+        batch = _batch(rng, [7, rng.randint(11, 14)], block_size=5)
+        q, k = batch.q.copy(), batch.k.copy()
+        q[:, :, 0], k[..., 0] = 100, level / (100 * batch.scale)
+        _check(launch, decode, replace(batch, q=q, k=k), "overflow", within=2e-2)
+    batch = _batch(rng, [7, rng.randint(11, 14)], block_size=5)
     _check(launch, decode, replace(batch, q=np.float32(100) * batch.q), "overflow")
 
 
-@DECODE.part("a cache of more than 2³¹ elements", points=2)
+@DECODE.part("a cache of more than 2³¹ elements", points=3)
 def _huge(rng: Random, launch: Any, decode: Any) -> None:
     batch = _batch(rng, [7, 3], block_size=5)
     _check(launch, decode, batch)

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from coursekit.checks.answers import AnswerRaised
+from coursekit.checks.answers import AnswerRaised, output
 from coursekit.checks.framework import Exercise, Wrong
 
-OUT_OF_BOUNDS = "An address is outside of the array: compare each stride with the shape, the last axis first."
+OUT_OF_BOUNDS = "An address is outside of the array: check each index, program ids included, and each stride."
 SLOW = 3.0  # Triton's interpreter is slow
 
 LOAD = Exercise(
     "5.1",
     answers=("launch", "load_block"),
+    helpers=("launch",),
     misconceptions={
         "logical-for-physical": "The logical block number was used as the physical one: look the physical block up "
         "in the table.",
@@ -38,7 +39,7 @@ def run(
     """Run the kernel on a copy of `out`. An out-of-bounds address is reported as the misconception of this name."""
     result = out.copy()
     try:
-        launch(kernel, grid, result, *args, **constants)
+        launch(kernel, grid, output(result), *args, **constants)
     except AnswerRaised as raised:
         if raised.name == "OutOfBounds":
             where = f" ({raised.where})" if raised.where else ""
@@ -104,7 +105,7 @@ def _one_head(rng: Random, launch: Any, load_block: Any) -> None:
     _check_load(launch, load_block, table, 0, B=8, H=1, D=rng.choice([16, 32]))
 
 
-@LOAD.part("one of several KV heads", points=3)
+@LOAD.part("one of several KV heads", points=4)
 def _several_heads(rng: Random, launch: Any, load_block: Any) -> None:
     _check_load(launch, load_block, [6, 1, 4], 1, B=4, H=3, D=16)
     heads = rng.choice([3, 5])
@@ -116,11 +117,15 @@ def _several_heads(rng: Random, launch: Any, load_block: Any) -> None:
 MASK = Exercise(
     "5.2",
     answers=("launch", "attend_block"),
+    helpers=("launch",),
     misconceptions={
         "scored-0": "Nonexistent slots got the score 0, which is a score like any other: set them to -inf.",
         "no-mask": "Slots beyond the length are included in the attention: they hold another sequence's old data.",
         "length": "The length is off by one: slots 0 to lens - 1 exist.",
         "no-scale": "The scores were not multiplied by scale.",
+        "own-scale": "The scores were multiplied by 1 / sqrt(HEAD_DIM) and not by scale, which may be another number.",
+        "overflow": "exp overflowed or underflowed: before exp, subtract the largest score of the filled slots, "
+        "whether it is above 0 or below.",
         "nan-leaks": "A NaN from an unused slot reached the result. A weight of 0 does not help, because 0 times "
         "NaN is NaN. Load V with the mask, and K too unless tl.where replaces its scores.",
         "out-of-bounds": OUT_OF_BOUNDS,
@@ -163,14 +168,20 @@ _WRONG_MASKS: dict[str, list[Rule]] = {
         lambda q, k, v, n, s: _attend(q, k, v, max(n - 1, 1), s),
     ],
     "no-scale": [lambda q, k, v, n, s: _attend(q, k, v, n, 1.0)],
+    "own-scale": [lambda q, k, v, n, s: _attend(q, k, v, n, len(q) ** -0.5)],
 }
 
 
-def _check_mask(launch: Any, kernel: Any, rng: Random, lengths: list[int], B: int, D: int, nan: bool) -> None:
+def _check_mask(
+    launch: Any, kernel: Any, rng: Random, lengths: list[int], B: int, D: int, nan: bool, level: float = 0
+) -> None:
+    """Check one launch; `level` is added to all scores."""
     draw = np.random.default_rng(rng.getrandbits(32))
     q = draw.normal(size=(len(lengths), D)).astype(np.float32)
     k, v = (draw.normal(size=(len(lengths), B, D)).astype(np.float32) for _ in range(2))
-    lens, scale = np.array(lengths, np.int32), D**-0.5
+    lens, scale = np.array(lengths, np.int32), 0.4  # and not 1 / sqrt(D)
+    if level:
+        q[:, 0], k[:, :, 0] = 100, level / (100 * scale)
     if nan:
         for one, length in enumerate(lengths):
             k[one, length:] = v[one, length:] = np.nan
@@ -181,29 +192,37 @@ def _check_mask(launch: Any, kernel: Any, rng: Random, lengths: list[int], B: in
         return np.stack([rule(q[i], k[i], v[i], n, scale) for i, n in enumerate(lengths)])
 
     expected = by(_attend)
-    close = np.isclose(got, expected, rtol=1e-3, atol=1e-5)
+    close = np.isclose(got, expected, rtol=2e-2 if level else 1e-3, atol=2e-2 if level else 1e-5)
     if close.all():
         return
     seq, d = (int(i) for i in np.argwhere(~close)[0])
     explained = ["nan-leaks"] if nan and np.isnan(got[seq, d]) else []
+    explained += ["overflow"] if level and not np.isfinite(got[seq, d]) else []
     explained += [
         key
         for key, rules in _WRONG_MASKS.items()
         if any(np.allclose(got, by(rule), rtol=1e-3, atol=1e-5) for rule in rules)
     ]
+    around = f"scores around {level:,.0f}, " if level else ""
     raise Wrong(
         [*explained, "other-result"][0],
-        f"sequence {seq} of {len(lengths)}, {lengths[seq]} of {B} slots filled, element {d}: "
+        f"{around}scale {scale}, sequence {seq} of {len(lengths)}, {lengths[seq]} of {B} slots filled, element {d}: "
         f"expected {expected[seq, d]:.4f}, got {got[seq, d]:.4f}.",
     )
 
 
-@MASK.part("unused slots hold old values", points=3)
+@MASK.part("unused slots hold old values", points=2)
 def _old_numbers(rng: Random, launch: Any, attend_block: Any) -> None:
     _check_mask(launch, attend_block, rng, [3, 8, 1, 5], B=8, D=16, nan=False)
 
 
-@MASK.part("unused slots hold NaN", points=3)
+@MASK.part("unused slots hold NaN", points=2)
 def _not_a_number(rng: Random, launch: Any, attend_block: Any) -> None:
     lengths = [rng.randint(1, 15), 16, rng.randint(1, 15)]
     _check_mask(launch, attend_block, rng, lengths, B=16, D=16, nan=True)
+
+
+@MASK.part("scores far above and below 0", points=2)
+def _far(rng: Random, launch: Any, attend_block: Any) -> None:
+    for level in (-10_000.0, 10_000.0):
+        _check_mask(launch, attend_block, rng, [3, 8, rng.randint(2, 7)], B=8, D=16, nan=False, level=level)

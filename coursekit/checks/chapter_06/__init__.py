@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from coursekit.checks.chapter_06 import memory  # noqa: F401  registers its exercises
-from coursekit.checks.framework import Exercise, Wrong, as_list, is_whole
+from coursekit.checks.framework import Exercise, Wrong, as_list, as_number, is_whole, show_got
 
 STEP = Exercise(
     "6.1",
@@ -243,6 +243,7 @@ COST = Exercise(
         "one-way": "The blocks go out *and* come back: count both directions.",
         "bits": "Bits and bytes are mixed up: a byte has 8 bits, and the link is given in Gbit/s.",
         "part-of-a-block": "Whole blocks are copied: round the tokens up to blocks.",
+        "extra-block": "n // block_size + 1 is one block too many for a multiple of block_size: round up.",
         "binary-giga": "Gbit/s are 10⁹ bits per second, and Tflop/s are 10¹² operations per second: use powers of "
         "ten, not of two.",
         "one-operation": "Each parameter costs two operations per token: a multiplication and an addition.",
@@ -254,10 +255,11 @@ _Explained = list[tuple[str, float]]
 
 def _compare(call: str, expected: float, got: Any, explained: _Explained) -> None:
     """Name the misconception whose value the answer gives, if it is not the expected one."""
+    got = as_number(got)
     if _close(got, expected):
         return
     key = next((key for key, value in explained if _close(got, value)), "other-cost")
-    shown = f"{got:.6g}" if isinstance(got, int | float) else repr(got)[:60]
+    shown = f"{got:.6g}" if isinstance(got, int | float) else show_got(got)
     raise Wrong(key, f"{call}: expected {expected:.6g}, got {shown}.")
 
 
@@ -266,7 +268,7 @@ def _close(got: Any, expected: float) -> bool:
     return number and abs(got - expected) <= 1e-6 * abs(expected)
 
 
-@COST.part("swap", points=3)
+@COST.part("swap", points=2)
 def _swap(rng: Random, swap_seconds: Any, *_: Any) -> None:
     cases = [(1000, 16, 327_680, 256.0), (1024, 16, 819_200, 512.0), (1, 16, 131_072, 128.0)]
     cases += [(rng.randint(1, 5000), rng.choice([8, 16, 32]), 2048 * rng.randint(3, 300), 64.0 * rng.randint(1, 9))
@@ -276,6 +278,7 @@ def _swap(rng: Random, swap_seconds: Any, *_: Any) -> None:
         right = 2 * slots * kv * 8 / (link * 1e9)
         wrong = [("one-way", right / 2), ("part-of-a-block", right * n / slots), ("bits", right / 8)]
         wrong += [("bits", right / 64), ("part-of-a-block", right * (n // size * size) / slots)]
+        wrong += [("extra-block", right * (n // size + 1) * size / slots)]
         wrong += [("binary-giga", right * 1e9 / 2**30)]
         _compare(f"swap_seconds({n}, {size}, {kv}, {link})", right, swap_seconds(n, size, kv, link), wrong)
 
@@ -293,7 +296,7 @@ def _recompute(rng: Random, swap_seconds: Any, recompute_seconds: Any, break_eve
         _compare(call, right, recompute_seconds(n, parameters, tflops), wrong)
 
 
-@COST.part("break-even", points=2)
+@COST.part("break-even", points=1)
 def _break_even(rng: Random, swap_seconds: Any, recompute_seconds: Any, break_even_gbit: Any) -> None:
     cases = [(819_200, 13e9, 156.0), (131_072, 8e9, 495.0)]
     cases += [(2048 * rng.randint(3, 300), rng.choice([7e9, 13e9, 70e9]), 10.0 * rng.randint(5, 90))

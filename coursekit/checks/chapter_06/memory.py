@@ -17,7 +17,8 @@ SERVER = Exercise(
     answers=("Server",),
     misconceptions={
         "loses-tokens": "A preempted request lost generated tokens, but they were already sent to its user.",
-        "lost-request": "A request is neither running nor waiting: it would never finish.",
+        "lost-request": "A request that is not finished is neither running nor waiting.",
+        "overtaken": "A younger request was admitted while an older one waits: the oldest waiting request comes first.",
         "livelock": "A request was preempted for a younger one: two requests can preempt each other forever. "
         "Preempt the latest running request, even if it is the one that needs the block.",
         "wrong-victim": "The wrong request was preempted: preempt the latest running request.",
@@ -30,6 +31,8 @@ SERVER = Exercise(
         "left-waiting": "The oldest waiting request was not admitted although there are free blocks for all its "
         "tokens.",
         "no-room": "A running request has fewer blocks than its tokens need.",
+        "preempt-alone": "preempt does not do all of its work: when it returns, the request is in `waiting`, no longer "
+        "in `running`, and its blocks are free.",
         "other-state": "The server's state after the step is wrong.",
     },
 )
@@ -151,6 +154,8 @@ def _explain(expected: _Expected, got: _Got, before: list[str], lengths: dict[st
     if got.waiting != expected.waiting and sorted(got.waiting) == sorted(expected.waiting):
         return "back-of-queue"
     started = [name for name in got.running if name not in before]
+    if got.waiting and any(_age(expected, name) > _age(expected, got.waiting[0]) for name in started):
+        return "overtaken"
     for name in started:
         needed = expected.blocks[name] if name in expected.running else expected.needs(name)
         if got.blocks[name] == -(-expected.prompt[name] // expected.block_size) < needed:
@@ -164,6 +169,11 @@ def _explain(expected: _Expected, got: _Got, before: list[str], lengths: dict[st
     same = got.running == expected.running and got.waiting == expected.waiting
     tokens = all(got.tokens[name] == expected.tokens[name] for name in known)
     return "" if same and tokens else "other-state"
+
+
+def _age(expected: _Expected, name: str) -> int:
+    """A request's place in the order of arrival."""
+    return list(expected.tokens).index(name)
 
 
 def _explain_victims(expected: _Expected, victims: list[str], before: list[str]) -> str:
@@ -194,7 +204,7 @@ def _who(rng: Random, Server: Any) -> None:
     _run(Server, 5, 4, jobs, steps=2)
 
 
-@SERVER.part("what a preempted request keeps, and how it resumes", points=3)
+@SERVER.part("what a preempted request keeps, and how it resumes", points=2)
 def _back(rng: Random, Server: Any) -> None:
     a, b, c, d, *_ = _names(rng)
     _run(Server, 6, 4, [(name, _prompt(rng, 4), 12) for name in (a, b, c)], steps=40)
@@ -207,7 +217,7 @@ def _back(rng: Random, Server: Any) -> None:
     _run(Server, 5, 4, jobs, steps=40)
 
 
-@SERVER.part("every request finishes", points=3)
+@SERVER.part("every request finishes", points=2)
 def _everybody(rng: Random, Server: Any) -> None:
     for _ in range(6):
         size, names = rng.choice([1, 3, 4]), _names(rng)
@@ -219,9 +229,26 @@ def _everybody(rng: Random, Server: Any) -> None:
         _run(Server, most + rng.randint(0, 4), size, jobs, steps=400)
 
 
+@SERVER.part("preempt, called alone", points=2)
+def _preempt(rng: Random, Server: Any) -> None:
+    a, b, c, *_ = _names(rng)
+    server = Server(6, 4)
+    for name in (a, b, c):
+        server.add(name, _prompt(rng, 3), 5)
+    server.step()
+    server.preempt(list(server.running)[-1])
+    got = _Got(server)
+    state = (got.running, got.waiting, got.num_free, got.blocks.get(c))
+    expected = ([a, b], [c], 4, 0)
+    if state != expected:
+        call = f"6 blocks of 4; running {[a, b, c]}, a block each; preempt({c}): (running, waiting, num_free, blocks)"
+        raise Wrong("preempt-alone", difference(call, expected, state))
+
+
 SWAP = Exercise(
     "6.3",
     answers=("swap_out", "swap_in", "Memory"),
+    helpers=("Memory",),
     misconceptions={
         "bad-ids": "The returned blocks must come from the free blocks of the memory that they are in.",
         "no-op": "Nothing was copied. With a list as index, data[:, blocks] is a new array, and data copied *into* "

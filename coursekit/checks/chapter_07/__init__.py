@@ -8,9 +8,11 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-from coursekit.checks.answers import AnswerRaised, show
+import numpy as np
+
+from coursekit.checks.answers import AnswerRaised, Proxy, show
 from coursekit.checks.chapter_07 import attention, decode  # noqa: F401  register their exercises
-from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
+from coursekit.checks.framework import CHANGES, Arguments, Exercise, Wrong, as_list, difference, is_whole
 
 BATCH = Exercise(
     "7.1",
@@ -35,6 +37,9 @@ BATCH = Exercise(
         "sample-next": "sample_rows is one too high: it points to the first row of the next sequence.",
         "sample-first": "sample_rows points to the first row of each sequence: the *last* token predicts the next one.",
         "tables": "Row i of block_tables must begin with the blocks of sequence i.",
+        "not-arrays": "Each of the seven must be a NumPy array with an integer dtype: the model and the cache use them "
+        "as indices.",
+        **CHANGES,
         "other-batch": "The batch of this step is wrong.",
     },
 )
@@ -123,9 +128,10 @@ def _draw(rng: Random, lens: Sequence[tuple[int, int]], size: int) -> _Case:
 
 def _check_batch(make_batch: Any, case: _Case) -> None:
     told = f"sequences of {_lens(case)} tokens, {case.computed} of them computed, blocks of {case.size}"
-    given = [list(row) for row in case.tokens], list(case.computed), [list(row) for row in case.tables]
+    tokens, tables = ([list(row) for row in rows] for rows in (case.tokens, case.tables))
+    given = Arguments(token_ids=tokens, num_computed=list(case.computed), tables=tables)
     try:
-        answer = make_batch(*given, case.size)
+        answer = make_batch(*given.passed(), case.size)
     except AnswerRaised as raised:
         short = any(case.slot(i, len(t)) < 0 for i, t in enumerate(case.tokens))
         if "IndexError" in raised.bases and short:  # only a position past the end is outside of the table
@@ -138,14 +144,26 @@ def _check_batch(make_batch: Any, case: _Case) -> None:
         )
     for field, right in _RIGHT.items():
         got, expected = as_list(answer[field]), right(case)
-        if got == expected and all(is_whole(value) for value in got):
-            continue
-        raise Wrong(_name(field, got, case), f"{told}: {_first_difference(field, got, expected, case)}")
+        if got != expected or not all(is_whole(value) for value in got):
+            raise Wrong(_name(field, got, case), f"{told}: {_first_difference(field, got, expected, case)}")
+        _must_be_integers(field, answer[field], told)
+    if isinstance(answer["block_tables"], Proxy):
+        _must_be_integers("block_tables", answer["block_tables"], told)
     rows = [as_list(row) for row in as_list(answer["block_tables"])]
     for i, table in enumerate(case.tables):
         row = rows[i] if i < len(rows) else []
         if row[: len(table)] != table or len({len(r) for r in rows}) > 1:
             raise Wrong("tables", f"{told}: {difference(f'block_tables[{i}]', table, row)}")
+    _must_be_integers("block_tables", answer["block_tables"], told)
+    given.check_unchanged(told)
+
+
+def _must_be_integers(field: str, value: Any, told: str) -> None:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+        return
+    kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    kind = "not an array of numbers" if isinstance(value, Proxy) else kind
+    raise Wrong("not-arrays", f"{told}: {field} is {kind}.")
 
 
 def _name(field: str, got: list[Any], case: _Case) -> str:
@@ -173,7 +191,7 @@ def _lens(case: _Case) -> list[int]:
     return [len(tokens) for tokens in case.tokens]
 
 
-@BATCH.part("decode and prefill in one batch", points=3)
+@BATCH.part("decode and prefill in one batch", points=4)
 def _mixed(rng: Random, make_batch: Any) -> None:
     # With these lengths no last block is full, so a slot that is one too high is still within the table.
     _check_batch(make_batch, _draw(rng, [(10, 9), (3, 0), (6, 5)], 4))
@@ -187,7 +205,7 @@ def _decode(rng: Random, make_batch: Any) -> None:
         _check_batch(make_batch, _draw(rng, [(n, n - 1) for n in lens], size))
 
 
-@BATCH.part("chunks after a cached prefix", points=3)
+@BATCH.part("chunks after a cached prefix", points=4)
 def _chunks(rng: Random, make_batch: Any) -> None:
     _check_batch(make_batch, _draw(rng, [(11, 6), (9, 0), (15, 14), (7, 4)], 4))
     for size in (1, 16, rng.randint(2, 9)):

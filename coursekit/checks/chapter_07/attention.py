@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from coursekit.checks.answers import show
+from coursekit.checks.answers import output, show
 from coursekit.checks.chapter_03.inputs import as_array, close, numpy_rng
 from coursekit.checks.framework import Exercise, Wrong
 from paged_ref.verify.oracle import oracle
@@ -42,6 +42,8 @@ FORWARD = Exercise(
         "tail-kept": "The unused slots of the last block are included: they hold no token of this sequence.",
         "nan-leaks": "A NaN from an unused slot reached the result. A weight of 0 does not help, because 0 * NaN is "
         "NaN.",
+        "overflow": "exp overflowed or underflowed: before exp, subtract the largest score that the token sees, "
+        "whether it is above 0 or below.",
         "heads-first": "The result has heads before tokens. Queries come as [1, num_heads, num_tokens, head_dim]; "
         "return the result as [1, num_tokens, num_heads, head_dim].",
         "other-attention": "The result is not this step's attention.",
@@ -62,12 +64,6 @@ class _Inputs:
     values: np.ndarray
     batch: dict[str, np.ndarray]
     scaling: float
-
-    def arguments(self) -> list[Any]:
-        """Copies, because an answer may modify its arguments."""
-        batch = {name: array.copy() for name, array in self.batch.items()}
-        arrays = [array.copy() for array in (self.query, self.key, self.value)]
-        return [*arrays, self.layer, self.keys.copy(), self.values.copy(), batch, self.scaling]
 
     def written(self, rotated: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Both caches with this step's rows in their slots."""
@@ -197,11 +193,20 @@ def _attend(
     return output
 
 
-def _check(paged_forward: Any, x: _Inputs) -> None:
-    arguments = x.arguments()
-    told = f"layer {x.layer} of {len(x.keys)}, {_told(x)}, blocks of {x.keys.shape[2]}"
-    answer = paged_forward(*arguments)
-    _check_caches(x, arguments[4], arguments[5], told)
+def _far_from_zero(x: _Inputs, level: float) -> _Inputs:
+    """The same step with scores around `level`: element 0 of all queries and keys is set."""
+    query, key, keys = x.query.copy(), x.key.copy(), x.keys.copy()
+    query[..., 0], key[..., 0], keys[..., 0] = 100, level / (100 * x.scaling), level / (100 * x.scaling)
+    return replace(x, query=query, key=key, keys=keys)
+
+
+def _check(paged_forward: Any, x: _Inputs, level: float = 0) -> None:
+    keys, values = x.keys.copy(), x.values.copy()
+    tolerance = 2e-2 if level else TOLERANCE
+    told = f"scores around {level:,.0f}, " if level else ""
+    told += f"layer {x.layer} of {len(x.keys)}, {_told(x)}, blocks of {x.keys.shape[2]}"
+    answer = paged_forward(x.query, x.key, x.value, x.layer, output(keys), output(values), x.batch, x.scaling)
+    _check_caches(x, keys, values, told)
     keys, values = x.written()
     expected = x.attend(keys, values)
     got = as_array(answer, expected.shape)
@@ -211,7 +216,7 @@ def _check(paged_forward: Any, x: _Inputs) -> None:
         found = f"shape {tuple(shape)}" if shape is not None else show(answer)
         key = "heads-first" if turned is not None else "other-attention"
         raise Wrong(key, f"{told}: expected shape {expected.shape}, got {found}.")
-    right = close(got, expected, TOLERANCE)
+    right = close(got, expected, tolerance)
     if right.all():
         return
     _, row, head, i = (int(k) for k in np.argwhere(~right)[0])
@@ -220,6 +225,8 @@ def _check(paged_forward: Any, x: _Inputs) -> None:
         f"{told}: sequence {seq}, position {x.batch['positions'][row]}, head {head}, element {i}: expected "
         f"{expected[0, row, head, i]:.4f}, got {got[0, row, head, i]:.4f}."
     )
+    if level and not np.isfinite(got).all():
+        raise Wrong("overflow", detail)
     if np.isnan(x.keys).any():
         raise Wrong("other-attention" if np.isfinite(got).all() else "nan-leaks", detail)
     named = (k for k, outs in _wrong_outputs(x).items() if any(close(got, o, TOLERANCE).all() for o in outs))
@@ -264,7 +271,7 @@ def _told(x: _Inputs) -> str:
     return f"{x.batch['seq_lens'].tolist()} tokens, of which the last {computed} are this step's"
 
 
-@FORWARD.part("decode", points=3)
+@FORWARD.part("decode", points=5)
 def _decode(rng: Random, paged_forward: Any) -> None:
     _check(paged_forward, _draw(rng, [(10, 9), (3, 2), (6, 5)], 4, (6, 2)))
     lens = [rng.randint(2, 30) for _ in range(4)]
@@ -272,7 +279,7 @@ def _decode(rng: Random, paged_forward: Any) -> None:
         _check(paged_forward, _draw(rng, [(n, n - 1) for n in lens], rng.choice([1, 3, 8]), heads))
 
 
-@FORWARD.part("prefill, and chunks after a cached prefix", points=3)
+@FORWARD.part("prefill, and chunks after a cached prefix", points=5)
 def _chunks(rng: Random, paged_forward: Any) -> None:
     _check(paged_forward, _draw(rng, [(11, 6), (5, 0), (7, 6)], 4, (6, 2)))
     lens = [rng.randint(4, 30) for _ in range(4)]
@@ -284,3 +291,9 @@ def _chunks(rng: Random, paged_forward: Any) -> None:
 @FORWARD.part("unused slots are NaN", points=2)
 def _poisoned(rng: Random, paged_forward: Any) -> None:
     _check(paged_forward, _draw(rng, [(11, 6), (5, 0), (7, 6), (9, 8)], 4, (6, 2), unused=math.nan))
+
+
+@FORWARD.part("scores far above and below 0", points=3)
+def _far(rng: Random, paged_forward: Any) -> None:
+    for level in (-10_000.0, 10_000.0):
+        _check(paged_forward, _far_from_zero(_draw(rng, [(11, 6), (5, 0), (7, 6)], 4, (6, 2)), level), level)

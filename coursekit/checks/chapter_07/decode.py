@@ -1,7 +1,8 @@
 """Check of chapter 7: in a ragged batch each request gets the same tokens as alone (7.3).
 
-The model is the notebook's `TinyModel` with fresh random weights. The expected tokens come from an independent
-dense model without a cache, one request at a time.
+The answer gets a model with the interface of the notebook's `TinyModel` and fresh random weights. It runs in the check,
+which counts the tokens of each forward pass. The expected tokens come from an independent dense model without a cache,
+one request at a time.
 """
 
 from __future__ import annotations
@@ -12,15 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from coursekit.checks.answers import show
+from coursekit.checks.answers import Served, output, show
 from coursekit.checks.chapter_03.inputs import numpy_rng
 from coursekit.checks.chapter_07.attention import rotate
-from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
+from coursekit.checks.framework import (
+    CHANGES,
+    Arguments,
+    Exercise,
+    Wrong,
+    as_list,
+    difference,
+    drawn,
+    is_whole,
+)
 
 GENERATE = Exercise(
     "7.3",
-    answers=("generate", "TinyModel"),
-    needs=("7.1", "7.2"),
+    answers=("generate",),
+    needs=("7.1",),
     misconceptions={
         "wrong-row": "The next token was chosen from the wrong row of the logits: a sequence's last token is in row "
         "sample_rows[k] of the batch.",
@@ -32,10 +42,12 @@ GENERATE = Exercise(
         "computed-again": "The tokens are right, but you recomputed tokens whose keys and values were in the cache.",
         "done-stays": "The tokens are right, but a finished request stayed in the batch.",
         "blocks-kept": "The tokens are right, but some blocks are not free at the end.",
+        **CHANGES,
         "other-tokens": "These are not the tokens that each request gets alone.",
     },
 )
 VOCAB, LAYERS, HEADS, KV_HEADS, DIM = 40, 2, 4, 2, 8
+MOST_TOKENS = 500  # of a forward pass, more than any case has
 CLEAR = 1e-3  # smallest logit gap between the first and the second choice, so that rounding changes no token
 
 _Weights = dict[str, np.ndarray]
@@ -77,6 +89,49 @@ def _logits(weights: _Weights, tokens: Sequence[int]) -> np.ndarray:
     return result
 
 
+class _Model:
+    """A decoder over a paged cache, as in the notebook. `calls` holds the number of tokens of each forward pass."""
+
+    def __init__(self, weights: _Weights, num_blocks: int, block_size: int) -> None:
+        shape = (LAYERS, num_blocks, block_size, KV_HEADS, DIM)
+        self.keys, self.values = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
+        self.weights, self.size = weights, block_size
+        self.calls: list[int] = []
+
+    def forward(self, batch: dict[str, Any]) -> np.ndarray:
+        """The logits of every row of the batch, [num_tokens, vocab]."""
+        w = self.weights
+        tokens, positions, slots, starts, lens = (
+            np.asarray(batch[name], dtype=np.int64).reshape(-1)[:MOST_TOKENS]
+            for name in ("token_ids", "positions", "slot_mapping", "query_start_loc", "seq_lens")
+        )
+        tables = [np.asarray(row, dtype=np.int64) for row in as_list(batch["block_tables"])]
+        self.calls.append(len(tokens))
+        x = w["embed"][tokens]
+        for layer in range(LAYERS):
+            q, k, v = (np.einsum("td,hde->hte", x, w[name][layer]) for name in "qkv")
+            q, k = rotate(q, positions), rotate(k, positions)
+            for cache, rows in ((self.keys, k), (self.values, v)):
+                cache[layer, slots // self.size, slots % self.size] = rows.swapaxes(0, 1)
+            attended = np.zeros((len(x), HEADS, DIM), np.float32)
+            for table, start, stop, length in zip(
+                tables, starts, starts[1:], lens.clip(max=MOST_TOKENS), strict=False
+            ):
+                at = np.arange(length)
+                block, offset = table[at // self.size], at % self.size
+                later = at > positions[start:stop, None]
+                for head in range(HEADS):
+                    of = head // (HEADS // KV_HEADS)
+                    scores = q[head, start:stop] @ self.keys[layer, block, offset, of].T / DIM**0.5
+                    scores = np.where(later, -np.inf, scores)
+                    chances = np.exp(scores - scores.max(axis=1, keepdims=True))
+                    chances /= chances.sum(axis=1, keepdims=True)
+                    attended[start:stop, head] = chances @ self.values[layer, block, offset, of]
+            x = x + attended.reshape(len(x), -1) @ w["o"][layer]
+        logits: np.ndarray = x @ w["head"]
+        return logits
+
+
 def _alone(weights: _Weights, tokens: Sequence[int], count: int) -> tuple[list[int], float]:
     """The greedy continuation of one request, and the smallest logit gap of its decisions."""
     row, margin = list(tokens), np.inf
@@ -91,15 +146,21 @@ def _case(
     rng: Random, lens: Sequence[int], new: Sequence[int]
 ) -> tuple[_Weights, list[list[int]], list[list[int]]]:
     """Weights, prompts and answers, with clear decisions and with answers that mistakes change."""
+    if len(set(lens)) != len(lens):
+        raise ValueError("prompts of equal lengths need no padding: draw different ones")
     numbers = numpy_rng(rng)
-    while True:
+
+    def candidate() -> tuple[_Weights, list[list[int]], list[list[int]]] | None:
         weights = _draw_weights(numbers)
         prompts = [numbers.integers(1, VOCAB, n).tolist() for n in lens]
         found = [_alone(weights, prompt, n) for prompt, n in zip(prompts, new, strict=True)]
         answers = [tokens for tokens, _ in found]
         others = _wrong_answers(weights, prompts, new)
-        if min(margin for _, margin in found) > CLEAR and all(other != answers for _, other in others):
-            return weights, prompts, answers
+        clear = min(margin for _, margin in found) > CLEAR
+        return (weights, prompts, answers) if clear and all(other != answers for _, other in others) else None
+
+    case: tuple[_Weights, list[list[int]], list[list[int]]] = drawn(candidate, tries=200)
+    return case
 
 
 def _wrong_answers(
@@ -136,19 +197,22 @@ def _last_row_for_all(weights: _Weights, prompts: list[list[int]], new: Sequence
 
 
 def _run(
-    rng: Random, generate: Any, tiny_model: Any, lens: Sequence[int], new: Sequence[int], size: int
+    rng: Random, generate: Any, lens: Sequence[int], new: Sequence[int], size: int
 ) -> tuple[list[int], list[int], list[int], str]:
     """Check the tokens; return the calls, the free blocks before and after, and a description of the case."""
     weights, prompts, answers = _case(rng, lens, new)
     blocks = sum(-(-(max(lens) + n) // size) for n in new) + 2
     free = rng.sample(range(blocks), blocks)
     before = sorted(free)
-    model = tiny_model(weights, blocks, size)
-    got = [as_list(row) for row in as_list(generate(model, [list(p) for p in prompts], list(new), free))]
+    model = _Model(weights, blocks, size)
+    served = Served({"forward": model.forward}, block_size=size)
+    given = Arguments(prompts=[list(p) for p in prompts], new_tokens=list(new))
+    got = [as_list(row) for row in as_list(generate(served, *given.passed(), output(free)))]
     told = f"prompts of {list(lens)} tokens, {list(new)} new tokens, blocks of {size}"
     if got != answers:
         raise Wrong(*_explain(weights, prompts, new, answers, got, told))
-    return as_list(model.calls), before, sorted(free), told
+    given.check_unchanged(told)
+    return model.calls, before, sorted(free), told
 
 
 def _explain(
@@ -172,18 +236,18 @@ def _explain(
     ), f"{told}: {difference(f'request {i}, new token {at}', answers[i][at], got[i][at])}"
 
 
-@GENERATE.part("the same tokens as each request gets alone", points=4)
-def _tokens(rng: Random, generate: Any, tiny_model: Any) -> None:
-    _run(rng, generate, tiny_model, [3, 7, 4], [4, 6, 5], 4)
-    lens, new = [rng.randint(1, 9) for _ in range(4)], [rng.randint(2, 6) for _ in range(4)]
-    _run(rng, generate, tiny_model, [*lens, 11], [*new, 3], rng.choice([1, 3, 8]))
+@GENERATE.part("the same tokens as each request gets alone", points=5)
+def _tokens(rng: Random, generate: Any) -> None:
+    _run(rng, generate, [3, 7, 4], [4, 6, 5], 4)
+    lens, new = rng.sample(range(1, 10), 4), [rng.randint(2, 6) for _ in range(4)]
+    _run(rng, generate, [*lens, 11], [*new, 3], rng.choice([1, 3, 8]))
 
 
-@GENERATE.part("all requests in each batch, no token twice", points=3)
-def _together(rng: Random, generate: Any, tiny_model: Any) -> None:
+@GENERATE.part("all requests in each batch, no token twice", points=4)
+def _together(rng: Random, generate: Any) -> None:
     for new in ([2, 6, 4], [1, 5, 3, rng.randint(1, 6)]):
-        lens = [rng.randint(2, 9) for _ in new]
-        got, _, _, told = _run(rng, generate, tiny_model, lens, new, 4)
+        lens = rng.sample(range(2, 10), len(new))
+        got, _, _, told = _run(rng, generate, lens, new, 4)
         expected = [sum(lens)] + [sum(n > k for n in new) for k in range(1, max(new))]
         if got == expected:
             continue
@@ -196,9 +260,9 @@ def _together(rng: Random, generate: Any, tiny_model: Any) -> None:
         raise Wrong("done-stays" if got == stays else "computed-again", detail)
 
 
-@GENERATE.part("all blocks are free at the end", points=1)
-def _blocks(rng: Random, generate: Any, tiny_model: Any) -> None:
-    _, before, after, told = _run(rng, generate, tiny_model, [6, 2, 5], [3, 5, 2], 4)
+@GENERATE.part("all blocks are free at the end", points=2)
+def _blocks(rng: Random, generate: Any) -> None:
+    _, before, after, told = _run(rng, generate, [6, 2, 5], [3, 5, 2], 4)
     if after != before:
         lost = sorted(set(before) - set(after)) or "none, but `free` contains some twice"
         raise Wrong("blocks-kept", f"{told}: free at the end: {show(after)}; not free again: {lost}.")

@@ -199,4 +199,9 @@ def _differing(rng: Random, merge: Any) -> None:
 def _large(rng: Random, merge: Any) -> None:
     _check_merge(merge, _split(rng, [-1500.0, 0.0, -3.0]))
     _check_merge(merge, _split(rng, [None, 2.0, 5.0, None]))
+    tops, totals, accs = _split(rng, [0.0, 0.0, 0.0])
+    tops += np.array(
+        [[-3000.0, 0.0, 3000.0], [-3001.0, 2.0, 2999.0], [-2999.0, 1.0, 3001.0]]
+    )  # each head has its own
+    _check_merge(merge, (tops, totals, accs))
     _check_merge(merge, _split(rng, [-900.0, -903.0, 900.0, None, 902.0]))

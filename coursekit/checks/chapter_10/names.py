@@ -98,6 +98,8 @@ KEYS = Exercise(
         "chain the keys.",
         "salt-lost": "The salt no longer reaches the keys: two tenants would share blocks.",
         "partial": "A partial block got a key: it will still change.",
+        "joined": "The digits of different tokens were joined without a separator: tokens 1, 11 and 11, 1 give "
+        "one key.",
         "unequal": "Equal prompts got different keys: nothing would ever be found again.",
         "other-keys": "Wanted is one key for each full block, the same exactly where all tokens so far are the same.",
     },
@@ -145,7 +147,7 @@ def _blocks(rng: Random, n: int, size: int) -> list[list[int]]:
     return [numbers[i * size : (i + 1) * size] for i in range(n)]
 
 
-@KEYS.part("the same tokens after another beginning", points=2)
+@KEYS.part("the same tokens after another beginning", points=3)
 def _other_parent(rng: Random, block_keys: Any) -> None:
     for size in (4, 1, rng.randint(2, 8)):
         a, b, c = _blocks(rng, 3, size)
@@ -153,8 +155,18 @@ def _other_parent(rng: Random, block_keys: Any) -> None:
         _compare(block_keys, a + a, c + a, size, _without_parent(block_keys, a))
 
 
-@KEYS.part("a beginning that lies further back; tenants, partial blocks", points=2)
+def _separated(block_keys: Any) -> None:
+    """Tokens whose digits read the same when they are joined."""
+    for a, b in (([1, 11, 5, 6], [11, 1, 5, 6]), ([12, 3, 4, 5], [1, 23, 4, 5])):
+        one, other = (_keys(block_keys, tokens, 2)[0] for tokens in (a, b))
+        if one == other:
+            detail = f"prompts {a} and {b}, blocks of 2: block 0: expected different keys, got {show(one)} for both."
+            raise Wrong("joined", detail)
+
+
+@KEYS.part("a beginning that lies further back; tenants, partial blocks", points=3)
 def _further_back(rng: Random, block_keys: Any) -> None:
+    _separated(block_keys)
     size = rng.randint(2, 8)
     a, b, c, d, e = _blocks(rng, 5, size)
     direct = [_keys(block_keys, x + c, size)[1] for x in (a, b)]

@@ -340,3 +340,35 @@ class Arena:
 
     def largest_hole(self):
         return self._holes()[1].max(initial=0)
+
+
+# %% wrong="shared-state"
+class Arena:
+    holes, pieces = [], {}  # one list and one dictionary for all arenas
+
+    def __init__(self, num_slots):
+        Arena.holes[:] = [(0, num_slots)]
+        Arena.pieces.clear()
+
+    def allocate(self, size):
+        for index, (start, room) in enumerate(self.holes):
+            if room >= size:
+                self.holes[index : index + 1] = [(start + size, room - size)] if room > size else []
+                self.pieces[start] = size
+                return start
+        return None
+
+    def free(self, start):
+        joined = []
+        for at, size in sorted([*self.holes, (start, self.pieces.pop(start))]):
+            if joined and sum(joined[-1]) == at:
+                joined[-1] = (joined[-1][0], joined[-1][1] + size)
+            else:
+                joined.append((at, size))
+        self.holes[:] = joined
+
+    def num_free(self):
+        return sum(size for _, size in self.holes)
+
+    def largest_hole(self):
+        return max((size for _, size in self.holes), default=0)

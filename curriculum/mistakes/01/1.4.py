@@ -110,3 +110,10 @@ import numpy as np
 def requests_that_fit(memory_gb, fraction, weights_gb, bytes_per_token, max_tokens, num_tokens, block_size):
     slots = np.array([max_tokens, np.ceil(num_tokens / block_size) * block_size])
     return np.floor((memory_gb * fraction - weights_gb) / (slots * bytes_per_token / 1e9))
+
+
+# %% wrong="extra-block"
+def requests_that_fit(memory_gb, fraction, weights_gb, bytes_per_token, max_tokens, num_tokens, block_size):
+    budget = (fraction * memory_gb - weights_gb) * 1e9
+    slots = (num_tokens // block_size + 1) * block_size  # one block too many for a multiple
+    return int(budget // (max_tokens * bytes_per_token)), int(budget // (slots * bytes_per_token))

@@ -63,7 +63,7 @@ def slot(blocks, i, block_size):
     return every.reshape(-1)[i]
 
 
-# %% right="counts down and eats its argument"
+# %% wrong="changes-arguments"
 def slot(blocks, i, block_size):
     while i >= block_size:
         blocks.pop(0)

@@ -263,6 +263,8 @@ class BlockPool:
 
     def free(self, blocks):
         left = list(self.counts)
+        if not set(blocks) <= set(range(len(left))):
+            raise ValueError("no such block")
         for block in blocks:
             left[block] -= 1
         if min(left) < 0:
@@ -299,7 +301,8 @@ class BlockPool:
 
     def free(self, blocks):
         ids = np.array(blocks, dtype=int)
-        if len(np.unique(ids)) != len(ids) or not self.used[ids].all():
+        known = np.isin(ids, np.arange(len(self.used))).all()
+        if not known or len(np.unique(ids)) != len(ids) or not self.used[ids].all():
             raise ValueError("double free")
         self.used[ids] = False
 
@@ -366,3 +369,126 @@ class BlockPool:
         if len(blocks) != len({block for block in blocks if self.holder.get(block)}):
             raise ValueError("double free")
         self.holder |= {block: None for block in blocks}
+
+
+# %% wrong="changes-arguments"
+class BlockPool:
+    def __init__(self, num_blocks, block_size):
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self._free, self._out = list(range(num_blocks)), set()
+
+    @property
+    def num_free(self):
+        return len(self._free)
+
+    def allocate(self, n):
+        if n > len(self._free):
+            raise OutOfBlocks(f"{n} wanted")
+        blocks = [self._free.pop() for _ in range(n)]
+        self._out.update(blocks)
+        return blocks
+
+    def free(self, blocks):
+        if len(set(blocks)) != len(blocks) or not self._out.issuperset(blocks):
+            raise ValueError("double free")
+        while blocks:
+            self._out.remove(blocks[-1])
+            self._free.append(blocks.pop())
+
+
+# %% wrong="wrong-exception"
+class BlockPool:
+    def __init__(self, num_blocks, block_size):
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self._free, self._out = list(range(num_blocks)), set()
+
+    @property
+    def num_free(self):
+        return len(self._free)
+
+    def allocate(self, n):
+        if n > len(self._free):
+            raise OutOfBlocks(f"{n} wanted")
+        blocks = [self._free.pop() for _ in range(n)]
+        self._out.update(blocks)
+        return blocks
+
+    def free(self, blocks):
+        assert len(set(blocks)) == len(blocks) and self._out.issuperset(blocks), "double free"
+        self._out.difference_update(blocks)
+        self._free.extend(blocks)
+
+
+# %% wrong="unknown-id"
+class BlockPool:
+    def __init__(self, num_blocks, block_size):
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self._free, self._out = list(range(num_blocks)), set()
+
+    @property
+    def num_free(self):
+        return len(self._free)
+
+    def allocate(self, n):
+        if n > len(self._free):
+            raise OutOfBlocks(f"{n} wanted")
+        blocks = [self._free.pop() for _ in range(n)]
+        self._out.update(blocks)
+        return blocks
+
+    def free(self, blocks):
+        if len(set(blocks)) != len(blocks) or set(blocks) & set(self._free):
+            raise ValueError("double free")  # an id that the pool does not have is not free either
+        self._out.difference_update(blocks)
+        self._free.extend(blocks)
+
+
+# %% wrong="unknown-id"
+class BlockPool:
+    def __init__(self, num_blocks, block_size):
+        self.block_size = block_size
+        self.is_out = [False] * num_blocks
+
+    @property
+    def num_free(self):
+        return self.is_out.count(False)
+
+    def allocate(self, n):
+        if n > self.num_free:
+            raise OutOfBlocks(f"{n} wanted")
+        blocks = [block for block, out in enumerate(self.is_out) if not out][:n]
+        for block in blocks:
+            self.is_out[block] = True
+        return blocks
+
+    def free(self, blocks):
+        if any(block >= len(self.is_out) for block in blocks):
+            raise ValueError("no such block")
+        if len(set(blocks)) != len(blocks) or not all(self.is_out[block] for block in blocks):
+            raise ValueError("double free")
+        for block in blocks:
+            self.is_out[block] = False  # -1 is the last block
+
+
+# %% wrong="shared-state"
+class BlockPool:
+    def __init__(self, num_blocks, block_size):
+        self.num_blocks, self.block_size = num_blocks, block_size
+        BlockPool._free, BlockPool._out = list(range(num_blocks)), set()
+
+    @property
+    def num_free(self):
+        return len(self._free)
+
+    def allocate(self, n):
+        if n > len(self._free):
+            raise OutOfBlocks(f"{n} wanted")
+        blocks = [self._free.pop() for _ in range(n)]
+        self._out.update(blocks)
+        return blocks
+
+    def free(self, blocks):
+        if len(set(blocks)) != len(blocks) or not self._out.issuperset(blocks):
+            raise ValueError("double free")
+        self._out.difference_update(blocks)
+        self._free.extend(blocks)

@@ -251,3 +251,20 @@ class BlockTable:
         tokens = np.arange(self.filled, self.filled + num_tokens)
         self.filled += num_tokens
         return self.blocks[tokens // size] * size + tokens % size
+
+
+# %% wrong="shared-state"
+class BlockTable:
+    blocks = []  # one list for all tables
+
+    def __init__(self, pool):
+        self.pool = pool
+        self.num_tokens = 0
+        self.blocks.clear()
+
+    def append(self, num_tokens):
+        size, before = self.pool.block_size, self.num_tokens
+        after = before + num_tokens
+        self.blocks += self.pool.allocate(-(-after // size) - len(self.blocks))
+        self.num_tokens = after
+        return [slot(self.blocks, i, size) for i in range(before, after)]

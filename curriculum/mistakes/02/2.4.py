@@ -76,3 +76,19 @@ def admit(length, available, total, size, watermark=0):
         if want + watermark <= blocks:
             return answer
     return "never"
+
+
+# %% wrong="never-too-late"
+def admit(prompt_tokens, num_free, num_blocks, block_size, watermark=0):
+    needed = -(-prompt_tokens // block_size) + 1
+    if needed > num_blocks:  # the watermark is not kept back here
+        return "NEVER"
+    return "OK" if needed + watermark <= num_free else "LATER"
+
+
+# %% wrong="never-too-late"
+def admit(prompt_tokens, num_free, num_blocks, block_size, watermark=0):
+    blocks = -(-prompt_tokens // block_size)
+    if blocks > num_blocks - watermark:  # no block to grow into
+        return "NEVER"
+    return "OK" if blocks + 1 <= num_free - watermark else "LATER"

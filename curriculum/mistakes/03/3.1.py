@@ -158,3 +158,23 @@ def store(rows, cache, slots):
 def write_kv(k, v, kc, vc, slots):
     store(k, kc, slots)
     store(v, vc, slots)
+
+
+# %% wrong="changes-arguments"
+def write_kv(key, value, key_cache, value_cache, slot_mapping):
+    size = key_cache.shape[1]
+    kept = slot_mapping >= 0
+    key[~kept] = value[~kept] = 0  # tidied up, in the arrays of the caller
+    block, offset = slot_mapping[kept] // size, slot_mapping[kept] % size
+    key_cache[block, offset] = key[kept]
+    value_cache[block, offset] = value[kept]
+
+
+# %% wrong="changes-arguments"
+def write_kv(key, value, key_cache, value_cache, slot_mapping):
+    kept = np.flatnonzero(slot_mapping >= 0)
+    size = key_cache.shape[1]
+    offset = slot_mapping[kept] % size
+    slot_mapping //= size  # now block numbers, for everyone
+    key_cache[slot_mapping[kept], offset] = key[kept]
+    value_cache[slot_mapping[kept], offset] = value[kept]

@@ -111,3 +111,22 @@ def gather(cache, block_table, seq_len):
     return np.take(
         cache.reshape(-1, *cache.shape[2:]), slots_of(block_table, seq_len, cache.shape[1]), axis=0
     )
+
+
+# %% wrong="changes-arguments"
+def gather(cache, block_table, seq_len):
+    size = cache.shape[1]
+    used = -(-seq_len // size)
+    block_table[used:] = 0  # a block that exists
+    return cache[block_table].reshape(-1, *cache.shape[2:])[:seq_len]
+
+
+# %% wrong="rounded"
+def gather(cache, block_table, seq_len):
+    blocks = cache[block_table[: -(-seq_len // cache.shape[1])]].astype(np.float16)
+    return blocks.reshape(-1, *cache.shape[2:])[:seq_len]
+
+
+# %% wrong="crashed"
+def gather(cache, block_table, seq_len):
+    return np.stack([cache[block_table[t // cache.shape[1]], t] for t in range(seq_len)])  # not the offset

@@ -317,7 +317,7 @@ def paged_attention(query, key_cache, value_cache, block_tables, seq_lens):
     return result
 
 
-# %% right="scales the query in place"
+# %% wrong="changes-arguments"
 def paged_attention(query, key_cache, value_cache, block_tables, seq_lens):
     query *= query.shape[-1] ** -0.5
     kv_head = np.arange(query.shape[1]) * key_cache.shape[2] // query.shape[1]
@@ -329,4 +329,66 @@ def paged_attention(query, key_cache, value_cache, block_tables, seq_lens):
         scores -= scores.max(axis=0)
         weights = np.exp(scores) / np.exp(scores).sum(axis=0)
         output[i] = (weights[:, :, None] * values).sum(axis=0)
+    return output
+
+
+# %% right="scales a copy of the query"
+def paged_attention(query, key_cache, value_cache, block_tables, seq_lens):
+    query = query * query.shape[-1] ** -0.5
+    kv_head = np.arange(query.shape[1]) * key_cache.shape[2] // query.shape[1]
+    output = np.zeros_like(query)
+    for i in range(len(query)):
+        keys = gather(key_cache, block_tables[i], seq_lens[i])[:, kv_head]
+        values = gather(value_cache, block_tables[i], seq_lens[i])[:, kv_head]
+        scores = (keys * query[i]).sum(axis=-1)
+        scores -= scores.max(axis=0)
+        weights = np.exp(scores) / np.exp(scores).sum(axis=0)
+        output[i] = (weights[:, :, None] * values).sum(axis=0)
+    return output
+
+
+# %% wrong="low-precision"
+def paged_attention(query, key_cache, value_cache, block_tables, seq_lens):
+    num_seqs, num_heads, head_dim = query.shape
+    group = num_heads // key_cache.shape[2]
+    output = np.empty_like(query)
+    for i in range(num_seqs):
+        keys = gather(key_cache, block_tables[i], seq_lens[i])
+        values = gather(value_cache, block_tables[i], seq_lens[i])
+        for h in range(num_heads):
+            scores = np.clip(
+                keys[:, h // group] @ query[i, h] / head_dim**0.5, -600, 600
+            )  # exp cannot overflow
+            weights = np.exp(scores.astype(np.float64))
+            output[i, h] = weights @ values[:, h // group] / weights.sum()
+    return output
+
+
+# %% wrong="over-heads"
+def paged_attention(query, key_cache, value_cache, block_tables, seq_lens):
+    num_seqs, num_heads, head_dim = query.shape
+    kv_head = np.arange(num_heads) // (num_heads // key_cache.shape[2])
+    output = np.empty_like(query)
+    for i in range(num_seqs):
+        keys = gather(key_cache, block_tables[i], seq_lens[i])[:, kv_head]
+        values = gather(value_cache, block_tables[i], seq_lens[i])[:, kv_head]
+        scores = np.einsum("hd,thd->ht", query[i], keys) / head_dim**0.5
+        weights = np.exp(scores - scores.max(axis=0))
+        weights /= weights.sum(axis=0)
+        output[i] = np.einsum("ht,thd->hd", weights, values)
+    return output
+
+
+# %% wrong="overflow"
+def paged_attention(query, key_cache, value_cache, block_tables, seq_lens):
+    num_seqs, num_heads, head_dim = query.shape
+    group = num_heads // key_cache.shape[2]
+    output = np.empty_like(query)
+    for i in range(num_seqs):
+        keys = gather(key_cache, block_tables[i], seq_lens[i])
+        values = gather(value_cache, block_tables[i], seq_lens[i])
+        for h in range(num_heads):
+            scores = keys[:, h // group] @ query[i, h] / head_dim**0.5
+            weights = np.exp(scores - max(0, scores.max()))  # the largest, but at least 0
+            output[i, h] = weights @ values[:, h // group] / weights.sum()
     return output

@@ -684,3 +684,97 @@ def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
             left -= size
         out[h] = state[2] / state[1]
     return out
+
+
+# %% wrong="overflow"
+def absorb(top, total, acc, scores, values):
+    new_top = max(top, scores.max())
+    weights, rescale = np.exp(scores - new_top), np.exp(top - new_top)
+    return new_top, total * rescale + weights.sum(), acc * rescale + weights @ values
+
+
+def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
+    num_heads, head_dim = query.shape
+    block_size, num_kv_heads = key_cache.shape[1:3]
+    output = np.empty_like(query)
+    for h in range(num_heads):
+        kv_head = h // (num_heads // num_kv_heads)
+        top, total, acc = 0.0, 0.0, np.zeros(head_dim)
+        for logical in range(-(-seq_len // block_size)):
+            block = block_table[logical]
+            filled = min(block_size, seq_len - logical * block_size)
+            scores = key_cache[block, :filled, kv_head] @ query[h] / head_dim**0.5
+            top, total, acc = absorb(top, total, acc, scores, value_cache[block, :filled, kv_head])
+        output[h] = acc / total
+    return output
+
+
+# %% wrong="overflow"
+def absorb(top, total, acc, scores, values):
+    new_top = max(top, scores.max(), 0.0)  # scores below 0 need no maximum
+    weights, rescale = np.exp(scores - new_top), np.exp(top - new_top)
+    return new_top, total * rescale + weights.sum(), acc * rescale + weights @ values
+
+
+def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
+    num_heads, head_dim = query.shape
+    block_size, num_kv_heads = key_cache.shape[1:3]
+    output = np.empty_like(query)
+    for h in range(num_heads):
+        kv_head = h // (num_heads // num_kv_heads)
+        top, total, acc = -np.inf, 0.0, np.zeros(head_dim)
+        for logical in range(-(-seq_len // block_size)):
+            block = block_table[logical]
+            filled = min(block_size, seq_len - logical * block_size)
+            scores = key_cache[block, :filled, kv_head] @ query[h] / head_dim**0.5
+            top, total, acc = absorb(top, total, acc, scores, value_cache[block, :filled, kv_head])
+        output[h] = acc / total
+    return output
+
+
+# %% wrong="low-precision"
+def absorb(top, total, acc, scores, values):
+    new_top = max(top, scores.max())
+    weights, rescale = np.exp(scores - new_top), np.exp(top - new_top)
+    return new_top, total * rescale + weights.sum(), acc * rescale + weights @ values
+
+
+def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
+    num_heads, head_dim = query.shape
+    block_size, num_kv_heads = key_cache.shape[1:3]
+    output = np.empty_like(query)
+    for h in range(num_heads):
+        kv_head = h // (num_heads // num_kv_heads)
+        top, total, acc = -np.inf, 0.0, np.zeros(head_dim)
+        for logical in range(-(-seq_len // block_size)):
+            block = block_table[logical]
+            filled = min(block_size, seq_len - logical * block_size)
+            scores = key_cache[block, :filled, kv_head] @ query[h] / head_dim**0.5
+            scores = np.clip(scores, -9000, 9000)  # exp cannot overflow now
+            top, total, acc = absorb(top, total, acc, scores, value_cache[block, :filled, kv_head])
+        output[h] = acc / total
+    return output
+
+
+# %% wrong="changes-arguments"
+def absorb(top, total, acc, scores, values):
+    new_top = max(top, scores.max())
+    scores -= new_top  # in place
+    weights, rescale = np.exp(scores), np.exp(top - new_top)
+    return new_top, total * rescale + weights.sum(), acc * rescale + weights @ values
+
+
+def attend_blocks(query, key_cache, value_cache, block_table, seq_len):
+    num_heads, head_dim = query.shape
+    block_size, num_kv_heads = key_cache.shape[1:3]
+    output = np.empty_like(query)
+    for h in range(num_heads):
+        kv_head = h // (num_heads // num_kv_heads)
+        top, total, acc = -np.inf, 0.0, np.zeros(head_dim)
+        for logical in range(-(-seq_len // block_size)):
+            block = block_table[logical]
+            filled = min(block_size, seq_len - logical * block_size)
+            scores = key_cache[block, :filled, kv_head] @ query[h] / head_dim**0.5
+            top, total, acc = absorb(top, total, acc, scores, value_cache[block, :filled, kv_head])
+        output[h] = acc / total
+    return output

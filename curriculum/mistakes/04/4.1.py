@@ -1159,3 +1159,191 @@ class BlockTable:
         self.pool.free(self.blocks)
         self.blocks = []
         self.num_tokens = 0
+
+
+# %% wrong="repeated-id"
+class BlockPool:
+    def __init__(self, num_blocks, block_size):
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.free_ids = list(range(num_blocks))
+        self.ref_counts = [0] * num_blocks
+
+    @property
+    def num_free(self):
+        return len(self.free_ids)
+
+    def ref_count(self, block):
+        return self.ref_counts[block]
+
+    def allocate(self, n):
+        if n > len(self.free_ids):
+            raise OutOfBlocks(f"{n} blocks wanted, {len(self.free_ids)} are free")
+        blocks = [self.free_ids.pop() for _ in range(n)]
+        for block in blocks:
+            self.ref_counts[block] = 1
+        return blocks
+
+    def share(self, blocks):
+        if any(self.ref_counts[block] == 0 for block in blocks):
+            raise ValueError(f"a free block cannot be shared: {blocks}")
+        for block in blocks:
+            self.ref_counts[block] += 1
+
+    def free(self, blocks):
+        if len(set(blocks)) != len(blocks) or any(self.ref_counts[block] == 0 for block in blocks):
+            raise ValueError(f"double free: {blocks}")
+        for block in blocks:
+            self.ref_counts[block] -= 1
+            if self.ref_counts[block] == 0:
+                self.free_ids.append(block)
+
+
+class BlockTable:
+    def __init__(self, pool):
+        self.pool = pool
+        self.blocks = []
+        self.num_tokens = 0
+
+    def append(self, num_tokens):
+        needed = -(-(self.num_tokens + num_tokens) // self.pool.block_size)
+        self.blocks += self.pool.allocate(needed - len(self.blocks))
+        self.num_tokens += num_tokens
+
+    def fork(self):
+        child = BlockTable(self.pool)
+        self.pool.share(self.blocks)
+        child.blocks = list(self.blocks)
+        child.num_tokens = self.num_tokens
+        return child
+
+    def release(self):
+        self.pool.free(self.blocks)
+        self.blocks = []
+        self.num_tokens = 0
+
+
+# %% wrong="repeated-id"
+class BlockPool:
+    def __init__(self, num_blocks, block_size):
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.free_ids = list(range(num_blocks))
+        self.ref_counts = [0] * num_blocks
+
+    @property
+    def num_free(self):
+        return len(self.free_ids)
+
+    def ref_count(self, block):
+        return self.ref_counts[block]
+
+    def allocate(self, n):
+        if n > len(self.free_ids):
+            raise OutOfBlocks(f"{n} blocks wanted, {len(self.free_ids)} are free")
+        blocks = [self.free_ids.pop() for _ in range(n)]
+        for block in blocks:
+            self.ref_counts[block] = 1
+        return blocks
+
+    def share(self, blocks):
+        if any(self.ref_counts[block] == 0 for block in blocks):
+            raise ValueError(f"a free block cannot be shared: {blocks}")
+        for block in blocks:
+            self.ref_counts[block] += 1
+
+    def free(self, blocks):
+        if any(self.ref_counts[block] < blocks.count(block) for block in blocks):
+            raise ValueError(f"double free: {blocks}")
+        for block in blocks:
+            self.ref_counts[block] -= 1
+        self.free_ids += [
+            block for block in blocks if self.ref_counts[block] == 0
+        ]  # twice, if it stands there twice
+
+
+class BlockTable:
+    def __init__(self, pool):
+        self.pool = pool
+        self.blocks = []
+        self.num_tokens = 0
+
+    def append(self, num_tokens):
+        needed = -(-(self.num_tokens + num_tokens) // self.pool.block_size)
+        self.blocks += self.pool.allocate(needed - len(self.blocks))
+        self.num_tokens += num_tokens
+
+    def fork(self):
+        child = BlockTable(self.pool)
+        self.pool.share(self.blocks)
+        child.blocks = list(self.blocks)
+        child.num_tokens = self.num_tokens
+        return child
+
+    def release(self):
+        self.pool.free(self.blocks)
+        self.blocks = []
+        self.num_tokens = 0
+
+
+# %% wrong="changes-arguments"
+class BlockPool:
+    def __init__(self, num_blocks, block_size):
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.free_ids = list(range(num_blocks))
+        self.ref_counts = [0] * num_blocks
+
+    @property
+    def num_free(self):
+        return len(self.free_ids)
+
+    def ref_count(self, block):
+        return self.ref_counts[block]
+
+    def allocate(self, n):
+        if n > len(self.free_ids):
+            raise OutOfBlocks(f"{n} blocks wanted, {len(self.free_ids)} are free")
+        blocks = [self.free_ids.pop() for _ in range(n)]
+        for block in blocks:
+            self.ref_counts[block] = 1
+        return blocks
+
+    def share(self, blocks):
+        if any(self.ref_counts[block] == 0 for block in blocks):
+            raise ValueError(f"a free block cannot be shared: {blocks}")
+        for block in blocks:
+            self.ref_counts[block] += 1
+
+    def free(self, blocks):
+        if any(self.ref_counts[block] < blocks.count(block) for block in blocks):
+            raise ValueError(f"double free: {blocks}")
+        while blocks:
+            block = blocks.pop()
+            self.ref_counts[block] -= 1
+            if self.ref_counts[block] == 0:
+                self.free_ids.append(block)
+
+
+class BlockTable:
+    def __init__(self, pool):
+        self.pool = pool
+        self.blocks = []
+        self.num_tokens = 0
+
+    def append(self, num_tokens):
+        needed = -(-(self.num_tokens + num_tokens) // self.pool.block_size)
+        self.blocks += self.pool.allocate(needed - len(self.blocks))
+        self.num_tokens += num_tokens
+
+    def fork(self):
+        child = BlockTable(self.pool)
+        self.pool.share(self.blocks)
+        child.blocks = list(self.blocks)
+        child.num_tokens = self.num_tokens
+        return child
+
+    def release(self):
+        self.pool.free(self.blocks)
+        self.blocks = []
+        self.num_tokens = 0

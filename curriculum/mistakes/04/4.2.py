@@ -323,3 +323,21 @@ def append(table, memory, value):
     memory[table.blocks[logical], offset] = value
     table.num_tokens += 1
     return table.blocks[logical] * pool.block_size + offset
+
+
+# %% wrong="block-not-needed"
+def append(table, memory, value):
+    pool, size = table.pool, table.pool.block_size
+    offset = table.num_tokens % size
+    [own] = pool.allocate(1)  # in case it is needed
+    if offset == 0:
+        table.blocks.append(own)
+    elif pool.ref_count(table.blocks[-1]) > 1:
+        memory[own] = memory[table.blocks[-1]]
+        pool.free([table.blocks[-1]])
+        table.blocks[-1] = own
+    else:
+        pool.free([own])
+    memory[table.blocks[-1], offset] = value
+    table.num_tokens += 1
+    return table.blocks[-1] * size + offset

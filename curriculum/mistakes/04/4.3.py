@@ -761,3 +761,147 @@ class PrefixCache:
             self.block_of[key].remove(block)
             if not self.block_of[key]:
                 del self.block_of[key]
+
+
+# %% wrong="block-zero"
+class PrefixCache:
+    def __init__(self, block_size):
+        self.block_size = block_size
+        self.block_of = {}
+        self.key_of = {}
+
+    def publish(self, token_ids, blocks, salt=None):
+        for key, block in zip(self._keys(token_ids, len(token_ids), salt), blocks, strict=False):
+            if key not in self.block_of:
+                self.block_of[key], self.key_of[block] = block, key
+
+    def _keys(self, token_ids, num_tokens, salt):
+        """The chained keys of the full blocks among the first tokens."""
+        keys, parent = [], b""
+        for end in range(self.block_size, num_tokens + 1, self.block_size):
+            tokens = tuple(token_ids[end - self.block_size : end])
+            parent = hashlib.sha256(repr((parent, tokens, salt)).encode()).digest()
+            keys.append(parent)
+        return keys
+
+    def lookup(self, token_ids, salt=None):
+        found = []
+        for key in self._keys(token_ids, len(token_ids) - 1, salt):
+            block = self.block_of.get(key)
+            if not block:
+                break
+            found.append(block)
+        return found
+
+    def forget(self, block):
+        key = self.key_of.pop(block, None)
+        if key is not None:
+            del self.block_of[key]
+
+
+# %% wrong="stale"
+class PrefixCache:
+    def __init__(self, block_size):
+        self.block_size = block_size
+        self.block_of = {}
+        self.key_of = {}
+
+    def publish(self, token_ids, blocks, salt=None):
+        for key, block in zip(self._keys(token_ids, len(token_ids), salt), blocks, strict=False):
+            if key not in self.block_of:
+                self.block_of[key], self.key_of[block] = block, key
+
+    def _keys(self, token_ids, num_tokens, salt):
+        """The chained keys of the full blocks among the first tokens."""
+        keys, parent = [], b""
+        for end in range(self.block_size, num_tokens + 1, self.block_size):
+            tokens = tuple(token_ids[end - self.block_size : end])
+            parent = hashlib.sha256(repr((parent, tokens, salt)).encode()).digest()
+            keys.append(parent)
+        return keys
+
+    def lookup(self, token_ids, salt=None):
+        found = []
+        for key in self._keys(token_ids, len(token_ids) - 1, salt):
+            if key not in self.block_of:
+                break
+            found.append(self.block_of[key])
+        return found
+
+    def forget(self, block):
+        key = self.key_of.pop(block, None)
+        if block and key is not None:
+            del self.block_of[key]
+
+
+# %% wrong="shared-state"
+class PrefixCache:
+    block_of, key_of = {}, {}
+
+    def __init__(self, block_size):
+        self.block_size = block_size
+        self.block_of.clear()
+        self.key_of.clear()
+
+    def publish(self, token_ids, blocks, salt=None):
+        for key, block in zip(self._keys(token_ids, len(token_ids), salt), blocks, strict=False):
+            if key not in self.block_of:
+                self.block_of[key], self.key_of[block] = block, key
+
+    def _keys(self, token_ids, num_tokens, salt):
+        """The chained keys of the full blocks among the first tokens."""
+        keys, parent = [], b""
+        for end in range(self.block_size, num_tokens + 1, self.block_size):
+            tokens = tuple(token_ids[end - self.block_size : end])
+            parent = hashlib.sha256(repr((parent, tokens, salt)).encode()).digest()
+            keys.append(parent)
+        return keys
+
+    def lookup(self, token_ids, salt=None):
+        found = []
+        for key in self._keys(token_ids, len(token_ids) - 1, salt):
+            if key not in self.block_of:
+                break
+            found.append(self.block_of[key])
+        return found
+
+    def forget(self, block):
+        key = self.key_of.pop(block, None)
+        if key is not None:
+            del self.block_of[key]
+
+
+# %% wrong="changes-arguments"
+class PrefixCache:
+    def __init__(self, block_size):
+        self.block_size = block_size
+        self.block_of = {}
+        self.key_of = {}
+
+    def publish(self, token_ids, blocks, salt=None):
+        for key, block in zip(self._keys(token_ids, len(token_ids), salt), blocks, strict=False):
+            if key not in self.block_of:
+                self.block_of[key], self.key_of[block] = block, key
+
+    def _keys(self, token_ids, num_tokens, salt):
+        """The chained keys of the full blocks among the first tokens."""
+        keys, parent = [], b""
+        for end in range(self.block_size, num_tokens + 1, self.block_size):
+            tokens = tuple(token_ids[end - self.block_size : end])
+            parent = hashlib.sha256(repr((parent, tokens, salt)).encode()).digest()
+            keys.append(parent)
+        return keys
+
+    def lookup(self, token_ids, salt=None):
+        found = []
+        token_ids.pop()  # the last token must be computed
+        for key in self._keys(token_ids, len(token_ids), salt):
+            if key not in self.block_of:
+                break
+            found.append(self.block_of[key])
+        return found
+
+    def forget(self, block):
+        key = self.key_of.pop(block, None)
+        if key is not None:
+            del self.block_of[key]

@@ -136,3 +136,19 @@ def beam_blocks(prompt_tokens, parents, block_size):
         ancestors.append(np.array(row)[ancestors[-1]])
     alive = [1] * prompt_tokens + [len(np.unique(a)) for a in ancestors[::-1]]
     return sum(alive[block_size - 1 :: block_size]) + (alive[-1] if len(alive) % block_size else 0)
+
+
+# %% wrong="changes-arguments"
+def beam_blocks(prompt_tokens, parents, block_size):
+    """Physical blocks after the last step. parents[step][i]: which beam the new beam i extends."""
+    num_tokens = prompt_tokens + len(parents)
+    alive = set(range(len(parents[-1]))) if parents else {0}
+    steps = len(parents)
+    versions = {}  # logical block -> in how many versions the living beams have it
+    for step in range(steps - 1, -1, -1):
+        token = prompt_tokens + step  # the token that was written in this step
+        versions.setdefault(token // block_size, len(alive))
+        alive = {parents[step][beam] for beam in alive}
+        parents.pop()  # done with this step
+    blocks = range(-(-num_tokens // block_size))
+    return sum(versions.get(block, 1) for block in blocks)

@@ -259,3 +259,63 @@ def attend_block(
     weights = tl.where(exists, weights, 0.0)
     attended = tl.sum(weights[:, None] * v, axis=0) / tl.sum(weights, axis=0)
     tl.store(out_ptr + seq * HEAD_DIM + d, attended)
+
+
+# %% wrong="own-scale"
+@triton.jit
+def attend_block(
+    out_ptr, q_ptr, k_ptr, v_ptr, lens_ptr, scale, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr
+):
+    seq = tl.program_id(0)
+    slot = tl.arange(0, BLOCK_SIZE)
+    d = tl.arange(0, HEAD_DIM)
+    q = tl.load(q_ptr + seq * HEAD_DIM + d)
+    offsets = (seq * BLOCK_SIZE + slot)[:, None] * HEAD_DIM + d[None, :]
+    exists = slot < tl.load(lens_ptr + seq)
+    k = tl.load(k_ptr + offsets, mask=exists[:, None], other=0.0)
+    v = tl.load(v_ptr + offsets, mask=exists[:, None], other=0.0)
+    scores = tl.sum(q[None, :] * k, axis=1) / HEAD_DIM**0.5
+    scores = tl.where(exists, scores, -float("inf"))
+    weights = tl.exp(scores - tl.max(scores, axis=0))
+    attended = tl.sum(weights[:, None] * v, axis=0) / tl.sum(weights, axis=0)
+    tl.store(out_ptr + seq * HEAD_DIM + d, attended)
+
+
+# %% wrong="overflow"
+@triton.jit
+def attend_block(
+    out_ptr, q_ptr, k_ptr, v_ptr, lens_ptr, scale, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr
+):
+    seq = tl.program_id(0)
+    slot = tl.arange(0, BLOCK_SIZE)
+    d = tl.arange(0, HEAD_DIM)
+    q = tl.load(q_ptr + seq * HEAD_DIM + d)
+    offsets = (seq * BLOCK_SIZE + slot)[:, None] * HEAD_DIM + d[None, :]
+    exists = slot < tl.load(lens_ptr + seq)
+    k = tl.load(k_ptr + offsets, mask=exists[:, None], other=0.0)
+    v = tl.load(v_ptr + offsets, mask=exists[:, None], other=0.0)
+    scores = tl.sum(q[None, :] * k, axis=1) * scale
+    scores = tl.where(exists, scores, -float("inf"))
+    weights = tl.exp(scores)  # the quotient is the same
+    attended = tl.sum(weights[:, None] * v, axis=0) / tl.sum(weights, axis=0)
+    tl.store(out_ptr + seq * HEAD_DIM + d, attended)
+
+
+# %% wrong="overflow"
+@triton.jit
+def attend_block(
+    out_ptr, q_ptr, k_ptr, v_ptr, lens_ptr, scale, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr
+):
+    seq = tl.program_id(0)
+    slot = tl.arange(0, BLOCK_SIZE)
+    d = tl.arange(0, HEAD_DIM)
+    q = tl.load(q_ptr + seq * HEAD_DIM + d)
+    offsets = (seq * BLOCK_SIZE + slot)[:, None] * HEAD_DIM + d[None, :]
+    exists = slot < tl.load(lens_ptr + seq)
+    k = tl.load(k_ptr + offsets, mask=exists[:, None], other=0.0)
+    v = tl.load(v_ptr + offsets, mask=exists[:, None], other=0.0)
+    scores = tl.sum(q[None, :] * k, axis=1) * scale
+    scores = tl.where(exists, scores, -float("inf"))
+    weights = tl.exp(scores - tl.maximum(0.0, tl.max(scores, axis=0)))
+    attended = tl.sum(weights[:, None] * v, axis=0) / tl.sum(weights, axis=0)
+    tl.store(out_ptr + seq * HEAD_DIM + d, attended)

@@ -996,3 +996,144 @@ def decode(
         acc = acc * rescale + tl.sum(weights[:, None] * v, axis=0)
         top = new_top
     tl.store(out_ptr + (seq * HEADS + head) * HEAD_DIM + d, acc / total, mask=d < HEAD_DIM)
+
+
+# %% wrong="own-scale"
+@triton.jit
+def decode(
+    out_ptr,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    tables_ptr,
+    lens_ptr,
+    scale,
+    MAX_BLOCKS: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    D: tl.constexpr,
+    B: tl.constexpr,
+):
+    seq = tl.program_id(0)
+    head = tl.program_id(1)
+    kv_head = head // (HEADS // KV_HEADS)
+    d = tl.arange(0, D)
+    slot = tl.arange(0, B)
+    seq_len = tl.load(lens_ptr + seq)
+    q = tl.load(q_ptr + (seq * HEADS + head) * HEAD_DIM + d, mask=d < HEAD_DIM, other=0.0)
+    top = -float("inf")
+    total = 0.0
+    acc = tl.zeros([D], tl.float32)
+    for logical in range(tl.cdiv(seq_len, BLOCK_SIZE)):
+        block = tl.load(tables_ptr + seq * MAX_BLOCKS + logical).to(tl.int64)
+        exists = (slot < BLOCK_SIZE) & (logical * BLOCK_SIZE + slot < seq_len)
+        mask = exists[:, None] & (d < HEAD_DIM)[None, :]
+        token = block * BLOCK_SIZE + slot
+        offsets = (token * KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
+        k = tl.load(k_ptr + offsets, mask=mask, other=0.0)
+        v = tl.load(v_ptr + offsets, mask=mask, other=0.0)
+        scores = tl.sum(q[None, :] * k, axis=1) / HEAD_DIM**0.5
+        scores = tl.where(exists, scores, -float("inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=0))
+        rescale = tl.exp(top - new_top)
+        weights = tl.exp(scores - new_top)
+        total = total * rescale + tl.sum(weights, axis=0)
+        acc = acc * rescale + tl.sum(weights[:, None] * v, axis=0)
+        top = new_top
+    tl.store(out_ptr + (seq * HEADS + head) * HEAD_DIM + d, acc / total, mask=d < HEAD_DIM)
+
+
+# %% wrong="overflow"
+@triton.jit
+def decode(
+    out_ptr,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    tables_ptr,
+    lens_ptr,
+    scale,
+    MAX_BLOCKS: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    D: tl.constexpr,
+    B: tl.constexpr,
+):
+    seq = tl.program_id(0)
+    head = tl.program_id(1)
+    kv_head = head // (HEADS // KV_HEADS)
+    d = tl.arange(0, D)
+    slot = tl.arange(0, B)
+    seq_len = tl.load(lens_ptr + seq)
+    q = tl.load(q_ptr + (seq * HEADS + head) * HEAD_DIM + d, mask=d < HEAD_DIM, other=0.0)
+    top = 0.0
+    total = 0.0
+    acc = tl.zeros([D], tl.float32)
+    for logical in range(tl.cdiv(seq_len, BLOCK_SIZE)):
+        block = tl.load(tables_ptr + seq * MAX_BLOCKS + logical).to(tl.int64)
+        exists = (slot < BLOCK_SIZE) & (logical * BLOCK_SIZE + slot < seq_len)
+        mask = exists[:, None] & (d < HEAD_DIM)[None, :]
+        token = block * BLOCK_SIZE + slot
+        offsets = (token * KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
+        k = tl.load(k_ptr + offsets, mask=mask, other=0.0)
+        v = tl.load(v_ptr + offsets, mask=mask, other=0.0)
+        scores = tl.sum(q[None, :] * k, axis=1) * scale
+        scores = tl.where(exists, scores, -float("inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=0))
+        rescale = tl.exp(top - new_top)
+        weights = tl.exp(scores - new_top)
+        total = total * rescale + tl.sum(weights, axis=0)
+        acc = acc * rescale + tl.sum(weights[:, None] * v, axis=0)
+        top = new_top
+    tl.store(out_ptr + (seq * HEADS + head) * HEAD_DIM + d, acc / total, mask=d < HEAD_DIM)
+
+
+# %% wrong="program-ids"
+@triton.jit
+def decode(
+    out_ptr,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    tables_ptr,
+    lens_ptr,
+    scale,
+    MAX_BLOCKS: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    D: tl.constexpr,
+    B: tl.constexpr,
+):
+    seq = tl.program_id(1)
+    head = tl.program_id(0)
+    kv_head = head // (HEADS // KV_HEADS)
+    d = tl.arange(0, D)
+    slot = tl.arange(0, B)
+    seq_len = tl.load(lens_ptr + seq)
+    q = tl.load(q_ptr + (seq * HEADS + head) * HEAD_DIM + d, mask=d < HEAD_DIM, other=0.0)
+    top = -float("inf")
+    total = 0.0
+    acc = tl.zeros([D], tl.float32)
+    for logical in range(tl.cdiv(seq_len, BLOCK_SIZE)):
+        block = tl.load(tables_ptr + seq * MAX_BLOCKS + logical).to(tl.int64)
+        exists = (slot < BLOCK_SIZE) & (logical * BLOCK_SIZE + slot < seq_len)
+        mask = exists[:, None] & (d < HEAD_DIM)[None, :]
+        token = block * BLOCK_SIZE + slot
+        offsets = (token * KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
+        k = tl.load(k_ptr + offsets, mask=mask, other=0.0)
+        v = tl.load(v_ptr + offsets, mask=mask, other=0.0)
+        scores = tl.sum(q[None, :] * k, axis=1) * scale
+        scores = tl.where(exists, scores, -float("inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=0))
+        rescale = tl.exp(top - new_top)
+        weights = tl.exp(scores - new_top)
+        total = total * rescale + tl.sum(weights, axis=0)
+        acc = acc * rescale + tl.sum(weights[:, None] * v, axis=0)
+        top = new_top
+    tl.store(out_ptr + (seq * HEADS + head) * HEAD_DIM + d, acc / total, mask=d < HEAD_DIM)

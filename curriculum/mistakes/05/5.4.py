@@ -99,3 +99,19 @@ def merge(out_a, lse_a, out_b, lse_b):
         return (weights[:, :, None] * parts).sum(axis=0) / np.maximum(total, 1e-300)[:, None], top + np.log(
             np.where(total > 0, total, 1)
         )
+
+
+# %% wrong="changes-arguments"
+def merge(out_a, lse_a, out_b, lse_b):
+    """Attention over two parts of a context, from the attention over each."""
+    out_a[np.isneginf(lse_a)] = 0.0  # what an empty part holds must not contribute
+    out_b[np.isneginf(lse_b)] = 0.0
+    top = np.maximum(lse_a, lse_b)
+    shift = np.where(np.isneginf(top), 0.0, top)
+    weight_a, weight_b = np.exp(lse_a - shift), np.exp(lse_b - shift)
+    total = weight_a + weight_b
+    a = np.where((weight_a > 0)[:, None], out_a, 0.0) * weight_a[:, None]
+    b = np.where((weight_b > 0)[:, None], out_b, 0.0) * weight_b[:, None]
+    out = (a + b) / np.where(total == 0, 1.0, total)[:, None]
+    with np.errstate(divide="ignore"):
+        return out, shift + np.log(total)

@@ -123,3 +123,17 @@ def decode_bytes(lengths, num_heads, num_kv_heads, head_dim, number_bytes):
 def roofline(flops, num_bytes, peak, bandwidth):
     intensity, ridge = flops / num_bytes, peak / bandwidth
     return peak if intensity >= ridge else bandwidth * intensity
+
+
+# %% wrong="changes-arguments"
+def decode_bytes(lengths, num_heads, num_kv_heads, head_dim, number_bytes):
+    """Bytes of keys and values that must be read."""
+    total = 0
+    while lengths:
+        total += lengths.pop()
+    return 2 * total * num_kv_heads * head_dim * number_bytes
+
+
+def roofline(flops, num_bytes, peak, bandwidth):
+    """Operations a second that can be reached."""
+    return min(peak, bandwidth * flops / num_bytes)

@@ -222,3 +222,34 @@ def recompute_seconds(num_tokens, num_parameters, tflops):
 def break_even_gbit(kv_bytes_per_token, num_parameters, tflops):
     at_one = swap_seconds(num_tokens=16, block_size=16, kv_bytes_per_token=kv_bytes_per_token, link_gbit=1)
     return at_one / recompute_seconds(16, num_parameters, tflops)
+
+
+# %% wrong="extra-block"
+def swap_seconds(num_tokens, block_size, kv_bytes_per_token, link_gbit):
+    slots = (num_tokens // block_size + 1) * block_size
+    return 2 * slots * kv_bytes_per_token * 8 / (link_gbit * 1e9)
+
+
+def recompute_seconds(num_tokens, num_parameters, tflops):
+    return 2 * num_parameters * num_tokens / (tflops * 1e12)
+
+
+def break_even_gbit(kv_bytes_per_token, num_parameters, tflops):
+    return 2 * kv_bytes_per_token * 8 / recompute_seconds(1, num_parameters, tflops) / 1e9
+
+
+# %% right="exact fractions"
+from fractions import Fraction
+
+
+def swap_seconds(num_tokens, block_size, kv_bytes_per_token, link_gbit):
+    blocks = -(-num_tokens // block_size)
+    return 2 * blocks * block_size * kv_bytes_per_token * 8 / (Fraction(link_gbit) * 10**9)
+
+
+def recompute_seconds(num_tokens, num_parameters, tflops):
+    return 2 * Fraction(num_parameters) * num_tokens / (Fraction(tflops) * 10**12)
+
+
+def break_even_gbit(kv_bytes_per_token, num_parameters, tflops):
+    return 2 * kv_bytes_per_token * 8 / recompute_seconds(1, num_parameters, tflops) / 10**9

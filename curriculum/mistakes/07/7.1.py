@@ -336,7 +336,7 @@ def make_batch(token_ids, num_computed, tables, block_size):
     }
 
 
-# %% right="lists, no arrays"
+# %% wrong="not-arrays"
 def slot_of(table, p, size):
     block, offset = divmod(p, size)
     return table[block] * size + offset
@@ -377,3 +377,91 @@ def make_batch(token_ids, num_computed, tables, block_size):
         sample_rows=starts[1:] - 1,
         block_tables=block_tables,
     )
+
+
+# %% wrong="not-arrays"
+def make_batch(token_ids, num_computed, tables, block_size):
+    """The arrays of one step, by name."""
+    row, positions, slots, starts = [], [], [], [0]
+    for tokens, computed, table in zip(token_ids, num_computed, tables, strict=True):
+        new = range(computed, len(tokens))
+        row += tokens[computed:]
+        positions += new
+        slots += [table[p // block_size] * block_size + p % block_size for p in new]
+        starts.append(len(row))
+    width = max(len(table) for table in tables)
+    return {
+        "token_ids": np.array(row),
+        "positions": np.array(positions, dtype=np.float32),
+        "slot_mapping": np.array(slots),
+        "query_start_loc": np.array(starts),
+        "seq_lens": np.array([len(tokens) for tokens in token_ids]),
+        "sample_rows": np.array(starts[1:]) - 1,
+        "block_tables": np.array([table + [0] * (width - len(table)) for table in tables]),
+    }
+
+
+# %% wrong="not-arrays"
+def make_batch(token_ids, num_computed, tables, block_size):
+    """The arrays of one step, by name."""
+    row, positions, slots, starts = [], [], [], [0]
+    for tokens, computed, table in zip(token_ids, num_computed, tables, strict=True):
+        new = range(computed, len(tokens))
+        row += tokens[computed:]
+        positions += new
+        slots += [table[p // block_size] * block_size + p % block_size for p in new]
+        starts.append(len(row))
+    width = max(len(table) for table in tables)
+    return {
+        "token_ids": np.array(row),
+        "positions": np.array(positions),
+        "slot_mapping": np.array(slots),
+        "query_start_loc": np.array(starts),
+        "seq_lens": np.array([len(tokens) for tokens in token_ids]),
+        "sample_rows": np.array(starts[1:]) - 1,
+        "block_tables": np.array([table + [0] * (width - len(table)) for table in tables], dtype=object),
+    }
+
+
+# %% wrong="changes-arguments"
+def make_batch(token_ids, num_computed, tables, block_size):
+    """The arrays of one step, by name."""
+    row, positions, slots, starts = [], [], [], [0]
+    for tokens, computed, table in zip(token_ids, num_computed, tables, strict=True):
+        new = range(computed, len(tokens))
+        row += tokens[computed:]
+        positions += new
+        slots += [table[p // block_size] * block_size + p % block_size for p in new]
+        starts.append(len(row))
+    for table in tables:  # padded, in the lists of the caller
+        table += [0] * (max(map(len, tables)) - len(table))
+    width = max(len(table) for table in tables)
+    return {
+        "token_ids": np.array(row),
+        "positions": np.array(positions),
+        "slot_mapping": np.array(slots),
+        "query_start_loc": np.array(starts),
+        "seq_lens": np.array([len(tokens) for tokens in token_ids]),
+        "sample_rows": np.array(starts[1:]) - 1,
+        "block_tables": np.array([table + [0] * (width - len(table)) for table in tables]),
+    }
+
+
+# %% right="lists first, arrays at the end"
+def make_batch(token_ids, num_computed, tables, block_size):
+    sequences = list(zip(token_ids, num_computed, tables))
+    places = [(i, p) for i, (tokens, done, _) in enumerate(sequences) for p in range(done, len(tokens))]
+    starts = [0]
+    for tokens, done, _ in sequences:
+        starts.append(starts[-1] + len(tokens) - done)
+    width = max(map(len, tables))
+    batch = {
+        "token_ids": [token_ids[i][p] for i, p in places],
+        "positions": [p for _, p in places],
+        "slot_mapping": [tables[i][p // block_size] * block_size + p % block_size for i, p in places],
+        "query_start_loc": starts,
+        "seq_lens": list(map(len, token_ids)),
+        "sample_rows": [start - 1 for start in starts[1:]],
+        "block_tables": [[*table, *[-1] * (width - len(table))] for table in tables],
+    }
+    return {name: np.array(values, dtype=np.int32) for name, values in batch.items()}

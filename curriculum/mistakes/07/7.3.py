@@ -379,3 +379,29 @@ def generate(model, prompts, new_tokens, free):
     for table in tables:
         free += table
     return answers
+
+
+# %% wrong="changes-arguments"
+def generate(model, prompts, new_tokens, free):
+    """The new tokens of each request."""
+    tokens, lengths = prompts, [len(prompt) for prompt in prompts]
+    computed, tables = [0] * len(prompts), [[] for _ in prompts]
+    total = [len(prompt) + n for prompt, n in zip(prompts, new_tokens, strict=True)]
+    running = list(range(len(prompts)))
+    while running:
+        for i in running:
+            grow(tables[i], len(tokens[i]), free, model.block_size)
+        batch = make_batch(
+            [tokens[i] for i in running],
+            [computed[i] for i in running],
+            [tables[i] for i in running],
+            model.block_size,
+        )
+        logits = model.forward(batch)
+        for i, row in zip(running, batch["sample_rows"], strict=True):
+            computed[i] = len(tokens[i])
+            tokens[i].append(int(logits[row].argmax()))
+            if len(tokens[i]) == total[i]:
+                free += tables[i]
+        running = [i for i in running if len(tokens[i]) < total[i]]
+    return [row[n:] for row, n in zip(tokens, lengths, strict=True)]

@@ -92,3 +92,16 @@ def merge(tops, totals, accs):
         weights = np.exp(lse - np.logaddexp.reduce(lse))
         output[h] = weights @ (accs[kept, h] / totals[kept, h, None])
     return output
+
+
+# %% wrong="overflow"
+def merge(tops, totals, accs):
+    """The attention over the tokens of all splits: [num_heads, head_dim]. Mended."""
+    top = tops.max()  # the largest of all heads
+    share = np.exp(tops - top)  # [num_splits, num_heads]
+    total = np.zeros(tops.shape[1])
+    output = np.zeros(accs.shape[1:])
+    for split in range(len(tops)):
+        total += share[split] * totals[split]
+        output += share[split][:, None] * accs[split]
+    return output / total[:, None]

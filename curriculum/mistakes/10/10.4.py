@@ -108,3 +108,13 @@ def block_keys(token_ids, block_size, salt=""):
 def block_keys(token_ids, block_size, salt=""):
     ends = range(block_size, len(token_ids) + 1, block_size)
     return [(salt, tuple(token_ids[:end])) for end in ends]
+
+
+# %% wrong="joined"
+def block_keys(token_ids, block_size, salt=""):
+    keys, parent = [], salt
+    for start in range(0, len(token_ids) - block_size + 1, block_size):
+        content = parent + "".join(map(str, token_ids[start : start + block_size]))
+        parent = hashlib.sha256(content.encode()).hexdigest()
+        keys.append(parent)
+    return keys

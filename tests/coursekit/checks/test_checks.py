@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from coursekit.checks import CheckFailed, check, report
-from coursekit.checks.answers import AnswerRaised, LocalHost, Proxy
+from coursekit.checks.answers import AnswerRaised, LocalHost, Proxy, Served, output
 from coursekit.checks.codec import BadMessage, decode, encode, from_bytes, to_bytes
 from coursekit.checks.framework import CRASHED, PASSED, REGISTRY, UNSOLVED, Exercise, Wrong, as_list, is_whole
 
@@ -31,7 +31,7 @@ def task() -> Iterator[Exercise]:
     @made.part("lists, in place", points=1)
     def _lists(rng: Random, double: Any) -> None:
         values = [1, 2]
-        double(values)
+        double(output(values))
         if values != [2, 4]:
             raise Wrong("half", f"expected [2, 4], got {values}.")
 
@@ -184,3 +184,58 @@ def test_helpers_are_lenient_where_it_does_not_matter() -> None:
     assert as_list((1, 2)) == as_list(np.array([1, 2])) == as_list(range(1, 3)) == [1, 2]
     assert as_list(3) == [3] and as_list("ab") == ["ab"]
     assert [is_whole(x) for x in (3, 3.0, 3.5, True, "3", None)] == [True, True, False, False, False, False]
+
+
+# --- the call layer ---
+
+
+def test_an_answer_changes_only_what_is_declared_as_an_output() -> None:
+    def wreck(values: list[int], array: Any, deep: dict[str, list[int]], result: list[int], out: Any) -> None:
+        values[:], array[...], result[:], out[...] = [9], 9, [9], 9
+        deep["a"].append(9)
+        deep.clear()
+
+    values, array, deep = [1], np.zeros(2), {"a": [1]}
+    result, out = [1], np.zeros(2)
+    LocalHost().proxy(wreck, "wreck")(values, array, deep, result=output(result), out=output(out))
+    assert (values, array.tolist(), deep) == ([1], [0, 0], {"a": [1]})
+    assert (result, out.tolist()) == ([9], [9, 9])
+
+
+def test_an_output_keeps_its_shape_and_gets_changes_made_before_an_error() -> None:
+    def grow(out: Any, count: list[int]) -> None:
+        count.append(1)
+        out.resize(9, refcheck=False)
+        raise ValueError
+
+    out, count = np.zeros(2), [0]
+    with pytest.raises(AnswerRaised):
+        LocalHost().proxy(grow, "grow")(output(out), output(count))
+    assert out.shape == (2,) and count == [0, 1]
+
+
+def test_a_served_object_stays_with_the_check() -> None:
+    calls: list[int] = []
+
+    def double(n: int) -> int:
+        calls.append(n)
+        return [0, 2, 4][n]
+
+    def answer(model: Any) -> list[int]:
+        first = model.double(1)
+        with pytest.raises(IndexError):
+            model.double(7)
+        model.double = lambda n: 100
+        return [first, model.size, model.double(1)]
+
+    served = Served({"double": double}, size=3)
+    assert LocalHost().proxy(answer, "answer")(served) == [2, 3, 100]
+    assert calls == [1, 7]
+
+
+def test_texts_of_answers_are_short_and_printable(task: Exercise) -> None:
+    def nasty(x: Any) -> None:
+        raise type("E\x1b[31m", (Exception,), {})("\ud800" + "x" * 100_000)
+
+    (part, _) = task.run([LocalHost().proxy(nasty, "double")], 7).parts
+    assert part.status == CRASHED and len(part.message) < 1000 and part.message.isprintable()

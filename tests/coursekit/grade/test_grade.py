@@ -17,6 +17,7 @@ from tests.helpers.grading import (
     BOOK,
     RIGHT,
     SLOT,
+    WEAK,
     cell_of,
     code_cell,
     grade,
@@ -34,7 +35,7 @@ FULL = {"2.1": 4, "2.2": 8, "2.3": 8, "2.4": 5}
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    made = Judge(BOOK, 5, seconds=8, memory_mb=700)
+    made = Judge(BOOK, 5, weak=WEAK, seconds=8, memory_mb=700)
     yield made
     made.close()
 
@@ -54,7 +55,7 @@ class Judges(dict[str, Judge]):
     """A judge for each chapter, made when first asked for."""
 
     def __missing__(self, chapter: str) -> Judge:
-        self[chapter] = Judge(load_book(ROOT, chapter), 5)
+        self[chapter] = Judge(load_book(ROOT, chapter), 5, weak=WEAK)
         return self[chapter]
 
 

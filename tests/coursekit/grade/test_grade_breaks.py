@@ -24,6 +24,8 @@ from tests.helpers.grading import (
     BOOK,
     RIGHT,
     SLOT,
+    WEAK,
+    WEAKLY,
     cells_in,
     code_cell,
     grade,
@@ -39,7 +41,7 @@ pytestmark = needs_sandbox
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    made = Judge(BOOK, 5, seconds=1.5, memory_mb=700)
+    made = Judge(BOOK, 5, weak=WEAK, seconds=1.5, memory_mb=700)
     yield made
     made.close()
 
@@ -47,7 +49,7 @@ def judge() -> Iterator[Judge]:
 @pytest.fixture(scope="module")
 def patient_judge() -> Iterator[Judge]:
     """For what breaks by itself, however slow the machine is: only what never ends has to wait for a limit."""
-    made = Judge(BOOK, 5, seconds=60, memory_mb=700)
+    made = Judge(BOOK, 5, weak=WEAK, seconds=60, memory_mb=700)
     yield made
     made.close()
 
@@ -137,9 +139,10 @@ def test_the_command_grades_a_class_in_parallel(tmp_path: Path, capsys: pytest.C
     (subs / "empty").mkdir()
     out = tmp_path / "report"
     places = [str(path) for path in sorted(subs.iterdir())]
-    assert command.main([*places, "--out", str(out), "--jobs", "2", "--seed", "11"]) == 1
+    assert command.main([*places, "--out", str(out), "--jobs", "2", "--seed", "11", *WEAKLY]) == 1
     rows = list(csv.reader((out / "grades.csv").open(encoding="utf-8")))
-    assert rows[0] == ["student", "2.1", "2.2", "2.3", "2.4", "total", "points", "problem"]
+    head = ["student", "2.1", "2.2", "2.3", "2.4", "total", "points", "problem", "file", "not graded"]
+    assert rows[0] == head
     assert {row[0]: row[1:6] for row in rows[1:]} == {
         "'=cmd()": ["0", "0", "0", "0", "0"],
         "ann": ["4", "8", "8", "5", "25"],
@@ -147,7 +150,8 @@ def test_the_command_grades_a_class_in_parallel(tmp_path: Path, capsys: pytest.C
         "dot": ["0", "0", "0", "0", "0"],
         "empty": ["0", "0", "0", "0", "0"],
     }
-    assert "not a notebook" in rows[4][7] and "no such file" in rows[5][7]
+    assert "not a notebook" in rows[4][7] and "no notebook of chapter 02" in rows[5][7]
+    assert rows[3][8] == "my solution.ipynb" and rows[1][7] == "no part passed; the student's page says why"
     data = json.loads((out / "grades.json").read_text(encoding="utf-8"))
     assert (data["chapter"], data["seed"], data["complete"]) == ("02", 11, True)
     assert [student["earned"] for student in data["students"]] == [0, 25, 4, 0, 0]
@@ -161,7 +165,7 @@ def test_the_command_grades_a_class_in_parallel(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGKILL"])
+@pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_run_that_is_ended_leaves_no_process(signal_name: str, tmp_path: Path) -> None:
     number = signal.Signals[signal_name]
     for name in ("a", "b", "c", "d"):
@@ -170,18 +174,22 @@ def test_a_run_that_is_ended_leaves_no_process(signal_name: str, tmp_path: Path)
     out = tmp_path / "report"
     places = [str(tmp_path / name) for name in ("0", "a", "b", "c", "d")]
     command_line = [sys.executable, "-m", "coursekit", "grade", *places, "--out", str(out)]
-    command_line += ["--jobs", "2", "--seconds", "300", "--chapter", "2"]
+    command_line += ["--jobs", "2", "--seconds", "300", "--chapter", "2", *WEAKLY]
     process = subprocess.Popen(command_line, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None and "1 of 5 graded" in process.stdout.readline()
+        assert process.stdout is not None and process.stdout.readline() == "Chapter 2.\n"
+        assert "1 of 5 graded" in process.stdout.readline()
         family = psutil.Process(process.pid).children(recursive=True)
         assert len(family) >= 4
         process.send_signal(number)
-        assert process.wait(timeout=20) == (130 if number == signal.SIGINT else -number)
+        assert process.wait(timeout=20) == (-number if number == signal.SIGKILL else 128 + number)
         assert psutil.wait_procs(family, timeout=10)[1] == []
     finally:
         process.kill()
-    if number == signal.SIGINT:
+    assert (
+        len((out / "results.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+    )  # the run, and student 0
+    if number != signal.SIGKILL:
         data = json.loads((out / "grades.json").read_text(encoding="utf-8"))
         assert data["complete"] is False and [row["student"] for row in data["students"]] == ["0"]
 

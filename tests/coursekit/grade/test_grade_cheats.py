@@ -19,7 +19,7 @@ from coursekit.checks.answers import LocalHost
 from coursekit.checks.framework import exercise
 from coursekit.grade.judge import Judge, StudentResult
 from coursekit.grade.submission import read_submission
-from tests.helpers.grading import BOOK, RIGHT, cells_in, notebook, write
+from tests.helpers.grading import BOOK, RIGHT, WEAK, cells_in, notebook, write
 from tests.helpers.needs import needs_sandbox
 
 pytestmark = needs_sandbox
@@ -44,7 +44,7 @@ CHEATS = {str(cell.metadata["cheat"]): cell.source for cell in cells_in("cheats.
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    made = Judge(BOOK, 5, seconds=3)
+    made = Judge(BOOK, 5, weak=WEAK, seconds=3)
     yield made
     made.close()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +12,7 @@ import ipywidgets
 import matplotlib.image
 import pytest
 
+from coursekit import ROOT
 from coursekit.views.style import (
     INK,
     PALETTE,
@@ -51,6 +54,28 @@ def test_a_picture_is_the_same_bytes_every_time_and_small() -> None:
     assert first == to_png(fig) == to_png(drawn())
     assert b"Software" not in first and b"matplotlib" not in first.lower()
     assert len(first) < 40_000
+
+
+def test_a_font_that_is_missing_prints_nothing_into_the_cell() -> None:
+    """In a fresh process, where matplotlib's logger has no handlers of pytest's: its messages go to stderr."""
+    code = """
+from matplotlib import font_manager
+from coursekit.views.style import STYLE, figure, to_png
+STYLE["font.family"] = "No Such Font"
+fig, axes = figure(width=2, height=1)
+axes.set_title("a title")
+to_png(fig)
+print(font_manager.fontManager.findfont("No Such Font").rpartition("DejaVuSans")[1])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("DejaVuSans\n", "", 0)
 
 
 def test_a_picture_is_shown_with_its_words(shown: Any) -> None:

@@ -12,10 +12,10 @@ return 1
 # %% breaks="raises-at-once" status="crashed" says="ZeroDivisionError: division by zero (line 1: 1 / 0)"
 1 / 0
 
-# %% breaks="defines-nothing" status="crashed" says="defines no `slot`"
+# %% breaks="defines-nothing" status="crashed" says="does not define `slot`"
 x = 1
 
-# %% breaks="deleted-name" status="crashed" says="defines no `slot`"
+# %% breaks="deleted-name" status="crashed" says="does not define `slot`"
 def slot(blocks, i, block_size):
     return blocks[i // block_size] * block_size + i % block_size
 del slot
@@ -63,7 +63,7 @@ def slot(*a):
 import numpy
 numpy.lib.stride_tricks.as_strided(numpy.zeros(1), (1 << 40,), (8,))[1 << 35]
 
-# %% breaks="aborts" status="died" says="ended"
+# %% breaks="aborts" status="died" says="process"
 import os
 os.abort()
 
@@ -94,7 +94,7 @@ sys.exit()
 def slot(*a):
     return 'x' * 50_000_000
 
-# %% breaks="endless-generator" status="wrong" says="This is not the token's slot."
+# %% breaks="endless-generator" status="wrong" says="The slot is wrong."
 def slot(*a):
     while True:
         yield 1
@@ -110,7 +110,7 @@ def slot(*a):
 def slot(*a):
     return 10 ** 6000
 
-# %% breaks="lone-surrogate" status="wrong" says="This is not the token's slot."
+# %% breaks="lone-surrogate" status="wrong" says="The slot is wrong."
 def slot(*a):
     return '\ud800'
 
