@@ -87,7 +87,7 @@ def compare(
 ) -> None:
     """Pass if the answer matches the oracle; otherwise name the mistake and the first difference.
 
-    `call` gets the five arrays of a batch. `extreme` inputs are those of `draw_extreme`.
+    `call` gets the five arrays of a batch, each as an `output`. `extreme` inputs are those of `draw_extreme`.
     """
     expected = inputs.expected()
     clean = not np.isnan(inputs.key_cache).any()

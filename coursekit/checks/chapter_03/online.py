@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coursekit.checks.answers import show
+from coursekit.checks.answers import output, show
 from coursekit.checks.chapter_03.attention import LARGE_TOLERANCE, TEXTS, TOLERANCE, compare
 from coursekit.checks.chapter_03.inputs import (
     NOT_AN_ID,
@@ -207,7 +207,8 @@ def _large_blocks(rng: Random, absorb: Any, attend_blocks: Any) -> None:
 def _over_a_table(rng: Random, absorb: Any, attend_blocks: Any) -> None:
     def run(inputs: Inputs, tolerance: float = TOLERANCE, extreme: bool = False) -> None:
         def call(query: Any, keys: Any, values: Any, tables: Any, lens: Any) -> Any:
-            got = attend_blocks(query[0], keys, values, tables[0], int(lens[0]))
+            one, table = output(query.value[0]), output(tables.value[0])
+            got = attend_blocks(one, keys, values, table, int(lens.value[0]))
             return got[None] if isinstance(got, np.ndarray) else [got]
 
         told = f"attend_blocks, seq_len {inputs.seq_lens[0]}" + ", scores around ±10,000" * extreme
