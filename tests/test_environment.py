@@ -16,7 +16,8 @@ import course
 from coursekit.__main__ import COMMANDS
 
 PROJECT = tomllib.loads((course.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = PROJECT["optional-dependencies"]
+# The extra `cluster` joins a Dask cluster that exists already, with its own versions: nothing here installs or pins it.
+EXTRAS = {name: texts for name, texts in PROJECT["optional-dependencies"].items() if name != "cluster"}
 ASKED = [Requirement(text) for texts in (PROJECT["dependencies"], *EXTRAS.values()) for text in texts]
 PIN_LINES = [
     line

@@ -45,7 +45,7 @@ class Question:
     """The fields that all kinds have.
 
     Attributes:
-        id: the chapter's digit, then a short name: "1-bytes-gqa".
+        id: the chapter's number, then a short name: "1-bytes-gqa".
         topic: a key of the file's `[topics]`.
         level: 1 (basic vocabulary) to 5 (asked of a specialist).
         stem: the question.
@@ -275,9 +275,9 @@ def _value(where: str, key: str, kind: str, value: Any) -> Any:
 
 def _look_at(where: str, question: Question, topics: dict[str, str]) -> None:
     """Check the rules that the types do not express."""
-    if not _ID.fullmatch(question.id) or question.id[0] != str(question.chapter):
+    if not _ID.fullmatch(question.id) or not question.id.startswith(f"{question.chapter}-"):
         raise BankError(
-            f"{where}: an id is the chapter's digit and lowercase words, {question.chapter}-like-this"
+            f"{where}: an id is the chapter's number and lowercase words, {question.chapter}-like-this"
         )
     if question.level not in LEVELS:
         raise BankError(f"{where}: level = {question.level}, it must be 1 to 5")

@@ -188,5 +188,5 @@ def _turn(questions: list[Question], day: datetime.date) -> Question:
 
 
 def _of_level(bank: Bank, level: int) -> list[Question]:
-    """Shuffle in the order of ids, so that a question added elsewhere in a file does not move the others."""
-    return sorted((one for one in bank if one.level == level), key=lambda one: one.id)
+    """Return a level's questions by chapter and id: one that is added elsewhere in a file does not move the others."""
+    return sorted((one for one in bank if one.level == level), key=lambda one: (one.chapter, one.id))

@@ -892,7 +892,7 @@ print(f"predicted: ({2**30 // 2:,} - {activations:,}) // {per_block:,} = {predic
 log = logging.getLogger("paged_ref")
 log.setLevel(logging.INFO)
 log.addHandler(handler := logging.StreamHandler(sys.stdout))
-with patch("paged_ref.model.pool_size.psutil.virtual_memory", lambda: SimpleNamespace(available=2**30)):
+with patch("psutil.virtual_memory", lambda: SimpleNamespace(available=2**30)):
     engine = LLM(model, memory_fraction=0.5, max_num_batched_tokens=512, max_num_seqs=16)
 log.removeHandler(handler)
 print("the engine has", engine.pool.num_blocks, "blocks; as predicted:", engine.pool.num_blocks == predicted)

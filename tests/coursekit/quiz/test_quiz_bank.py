@@ -350,7 +350,7 @@ source = "a paper"
         ("level = 1", "level = 6", "level = 6, it must be 1 to 5"),
         ("level = 1", "level = true", "level must be a whole number, not True"),
         ('topic = "t"', 'topic = "u"', "topic 'u' is not in the file's [topics]: t"),
-        ('id = "1-good"', 'id = "2-good"', "an id is the chapter's digit and lowercase words, 1-like-this"),
+        ('id = "1-good"', 'id = "2-good"', "an id is the chapter's number and lowercase words, 1-like-this"),
         (
             'source = "a paper"',
             'source = "a paper"\nhint = "no"',
@@ -402,7 +402,7 @@ def test_chapters_of_two_digits_come_last_and_are_not_chapter_one(tmp_path: Path
     with pytest.raises(Refused, match=r"there is no topic '3'.*Chapters: 1, 2, 10"):
         choose(bank, Progress(), "3", None)
     (tmp_path / "10_x.toml").write_text(GOOD)
-    with pytest.raises(BankError, match="lower-case words, 10-like-this"):
+    with pytest.raises(BankError, match="lowercase words, 10-like-this"):
         read_file(tmp_path / "10_x.toml")
 
 
