@@ -443,7 +443,7 @@ def test_ctrl_d_and_no_place_to_keep_answers(
     monkeypatch.setenv("TERM", "dumb")
     terminal.append(Terminal("--seed", "3"))
     [screen] = terminal
-    screen.wait_for(r"nothing\s+is\s+remembered\s+this\s+time")
+    screen.wait_for(r"this\s+session\s+runs\s+without\s+saved\s+progress")
     screen.wait_for(r"1 of 5 · ")
     screen.wait_for(r"> ")
     screen.type("?")
