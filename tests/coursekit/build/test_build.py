@@ -316,7 +316,7 @@ def test_a_file_named_in_the_header_is_depended_on(repo: Path) -> None:
     write(repo / "data.csv", "2")
     assert "data.csv" in str(check(repo)[0])
     lesson(repo, header.replace("depends", "dependz") + TITLE)
-    assert "the header between the `# ---` lines may hold only `course:`" in str(check(repo)[0])
+    assert "the header between the `# ---` lines may contain only `course:`" in str(check(repo)[0])
     lesson(repo, header.replace("[data", "[[data") + TITLE)
     (failure,) = build(repo)
     assert failure.startswith(
