@@ -15,6 +15,7 @@ from typing import Any
 
 from coursekit.checks.answers import CELL, AnswerRaised
 from coursekit.checks.framework import CRASHED, UNSOLVED, Exercise, HostLost, Verdict, exercise
+from coursekit.checks.source import in_own_cell
 from coursekit.grade.lockdown import WeakSandbox, exposed, missing_layers
 from coursekit.grade.sandbox import Rules, Sandbox, Zygote
 from coursekit.grade.submission import Book, Submission
@@ -165,7 +166,7 @@ class Judge:
             if raised is not None and lacking:
                 if "NotImplementedError" in raised.bases:
                     return task.fail_all(UNSOLVED, "Not written yet.")
-                where = f" ({raised.where})" if raised.where else ""
+                where = f" ({in_own_cell(raised.where, task.id)})" if raised.where else ""
                 return task.fail_all(CRASHED, f"The cell raised {raised.name}: {raised.message}{where}.")
             if lacking:
                 return task.fail_all(CRASHED, f"The cell does not define `{lacking[0]}`.")
