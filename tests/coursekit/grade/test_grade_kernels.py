@@ -19,7 +19,7 @@ from tests.helpers.needs import needs_sandbox
 pytestmark = needs_sandbox
 
 TEXT = (ROOT / "curriculum/exercises/05_triton_kernel.py").read_text(encoding="utf-8")
-FULL = {"5.1": 5, "5.2": 6, "5.3": 12, "5.4": 6, "5.5": 5}
+FULL = {"5.1": 6, "5.2": 6, "5.3": 18, "5.4": 8, "5.5": 6}
 
 
 def submission(answers: dict[str, str] | None = None, *, solved: bool = True) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def test_a_class_is_graded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
     assert points("ann") == points("dea") == FULL
     # A kernel with a stride of the wrong axis is right if there is only one KV head; each mistake costs its own part.
-    assert points("bob") == FULL | {"5.1": 2, "5.2": 3, "5.3": 10}
+    assert points("bob") == FULL | {"5.1": 2, "5.2": 4, "5.3": 15}
     assert points("cem") == dict.fromkeys(FULL, 0)
     assert points("eve") == FULL | {"5.1": 0}
     told = (tmp_path / "report/grades.json").read_text(encoding="utf-8")
