@@ -136,7 +136,7 @@ def stream(
     """
     done: queue.SimpleQueue[tuple[Task, Any]] = queue.SimpleQueue()
     waiting = iter(tasks)
-    running: dict[int, Any] = {}  # keeps the futures: Dask forgets the work of a future that nobody holds
+    running: dict[int, Any] = {}  # keeps the futures: Dask drops the task of a future without references
 
     def start() -> None:
         task = next(waiting, None)

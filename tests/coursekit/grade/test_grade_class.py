@@ -226,7 +226,10 @@ def test_a_full_disk_gives_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("distributed"), reason="distributed is not installed")
+@pytest.mark.skipif(
+    not importlib.util.find_spec("distributed"),
+    reason="Dask's distributed is not installed: pip install '.[cluster]'",
+)
 def test_two_dask_workers_grade_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from distributed import LocalCluster
 
@@ -251,7 +254,10 @@ def test_two_dask_workers_grade_a_class(tmp_path: Path, monkeypatch: pytest.Monk
             Cluster(cluster.scheduler_address, Settings(other, 2, 10, 1024))
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("distributed"), reason="distributed is not installed")
+@pytest.mark.skipif(
+    not importlib.util.find_spec("distributed"),
+    reason="Dask's distributed is not installed: pip install '.[cluster]'",
+)
 def test_an_address_without_a_scheduler_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NoCluster, match="no Dask scheduler answers"):
         Cluster("tcp://127.0.0.1:9", Settings(BOOK, 1, 10, 1024))

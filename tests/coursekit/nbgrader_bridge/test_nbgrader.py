@@ -18,7 +18,7 @@ from tests.helpers.grading import BOOK
 
 NAME = "02_block_table"
 needs_nbgrader = pytest.mark.skipif(
-    not importlib.util.find_spec("nbgrader"), reason="nbgrader is not installed"
+    not importlib.util.find_spec("nbgrader"), reason="nbgrader is not installed: pip install nbgrader"
 )
 
 

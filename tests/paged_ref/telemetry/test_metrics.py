@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from paged_ref.blocks.block_pool import BlockPool, OutOfBlocks
 from paged_ref.telemetry.histogram import Histogram
@@ -280,8 +281,7 @@ def test_snapshots_of_an_engine_that_has_done_nothing() -> None:
 
 def families(text: str) -> dict[str, Any]:
     """The metrics as Prometheus' own client reads them."""
-    parser = pytest.importorskip("prometheus_client.parser")
-    return {family.name: family for family in parser.text_string_to_metric_families(text)}
+    return {family.name: family for family in text_string_to_metric_families(text)}
 
 
 def test_prometheus_client_reads_exact_numbers() -> None:
