@@ -32,6 +32,10 @@ if not needs_sandbox.args[0]:
 
 NAME = "02_block_table.ipynb"
 
+needs_distributed = pytest.mark.skipif(
+    not importlib.util.find_spec("distributed"), reason="distributed is missing: pip install '.[cluster]'"
+)
+
 
 def lesson() -> dict[str, Any]:
     return json.loads((ROOT / "notebooks" / NAME).read_text(encoding="utf-8"))
