@@ -334,6 +334,9 @@ def lock_now(lock: IO[str]) -> bool:
             import fcntl
 
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BrokenPipeError:  # `help | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
             return False
@@ -476,12 +479,17 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+        sys.exit(code)
     except KeyboardInterrupt:
         print("\nStopped; the same command continues from here.", file=sys.stderr)
         sys.exit(130)
     except SetupError as stop:
         sys.exit(f"course.py: {stop}")
+    except BrokenPipeError:  # `help | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             sys.exit(f"course.py: {DISK_FULL}")

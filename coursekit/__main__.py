@@ -79,7 +79,12 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+        sys.exit(code)
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # `check | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

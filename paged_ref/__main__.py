@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -34,7 +35,12 @@ def main(argv: list[str] | None = None) -> int:
     from .weights import ModelUnavailable
 
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `plan | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, MemoryError, ModelUnavailable) as error:
         print(f"paged_ref: {error}", file=sys.stderr)
         return 2

@@ -250,7 +250,7 @@ def keep_apart(alone: Callable[[], None], together: Callable[[], None]) -> None:
 
 
 CHANGES = {
-    "changes-arguments": "The answer changed an argument, but the caller goes on using it. Build new lists and arrays "
+    "changes-arguments": "The answer changed an argument, but the caller still uses it. Build new lists and arrays "
     "instead."
 }
 

@@ -42,14 +42,6 @@ def main(arguments: list[str]) -> int:
         )
         return 2
     try:
-        return _main(options)
-    except BrokenPipeError:  # `check | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-
-
-def _main(options: argparse.Namespace) -> int:
-    try:
         books = [
             load_book(ROOT, chapter) for chapter in ([options.chapter] if options.chapter else sources(ROOT))
         ]

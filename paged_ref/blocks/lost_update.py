@@ -1,16 +1,16 @@
-"""A block pool that several threads share (chapter 4): the lost update, and the remedy.
+"""A block pool that several threads share (chapter 4): the lost update and its fix.
 
-`ref_counts[block] += 1` is three things: read the count, add, write it back. If two threads both read before
+`ref_counts[block] += 1` is three operations: read the count, add 1, write it back. If two threads both read before
 either writes, one of the two additions is lost:
 
     thread A    reads 1                writes 2
-    thread B             reads 1                 writes 2        two holders came, the count rose by one
+    thread B             reads 1                 writes 2        two holders added, the count rose by one
 
-The block is then freed while somebody holds it, and two sequences write into one block. The same happens to the
-free queue's links, so it is the whole operation, not only the count, that one thread at a time must do. Engines
-avoid the question by giving the pool to one scheduler thread, as ours does; where threads do share a pool, a lock
-around each operation is the remedy. Python's global lock is none: which operations it happens to keep together
-differs from version to version, and free-threaded builds of Python do without it.
+The block is then freed while a sequence still holds it, and two sequences write into one block. The free queue's
+links can be damaged the same way, so the lock must cover the whole operation, not only the count. Engines avoid the
+problem by letting only one scheduler thread use the pool, as ours does; where threads do share a pool, put a lock
+around each operation. Python's global interpreter lock is not enough: which operations are atomic under it differs
+between versions, and free-threaded builds of Python have no such lock.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .block_pool import BlockPool
 
 
 class LockedBlockPool(BlockPool):
-    """A pool whose operations are atomic: between threads, each happens before or after every other.
+    """A pool whose operations are atomic: each one happens entirely before or after every other thread's.
 
     Two operations in a row are not atomic together: between `num_free` and `allocate` another thread may take the
-    blocks. Ask for forgiveness (`OutOfBlocks`), not for permission.
+    blocks. Call `allocate` and handle `OutOfBlocks` instead of checking first.
     """
 
     def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = False) -> None:
@@ -34,38 +34,38 @@ class LockedBlockPool(BlockPool):
         self._lock = threading.RLock()  # re-entrant: `allocate` calls `forget`
 
     def allocate(self, n: int) -> list[int]:
-        """As `BlockPool.allocate`."""
+        """Allocate as `BlockPool.allocate` does, under the lock."""
         with self._lock:
             return super().allocate(n)
 
     def share(self, blocks: Iterable[int]) -> None:
-        """As `BlockPool.share`."""
+        """Share as `BlockPool.share` does, under the lock."""
         with self._lock:
             super().share(blocks)
 
     def free(self, blocks: Iterable[int]) -> None:
-        """As `BlockPool.free`."""
+        """Free as `BlockPool.free` does, under the lock."""
         with self._lock:
             super().free(blocks)
 
     def forget(self, block: int) -> None:
-        """As `BlockPool.forget`."""
+        """Forget as `BlockPool.forget` does, under the lock."""
         with self._lock:
             super().forget(block)
 
     def forget_all(self) -> int:
-        """Empty the prefix cache, as `BlockPool.forget_all` does."""
+        """Empty the prefix cache as `BlockPool.forget_all` does, under the lock."""
         with self._lock:
             return super().forget_all()
 
     def check(self) -> None:
-        """As `BlockPool.check`."""
+        """Check as `BlockPool.check` does, under the lock."""
         with self._lock:
             super().check()
 
 
 class _SlowWrites(list[int]):
-    """Counts that let another thread in between a read and the write that follows it."""
+    """Counts that pause before each write, so that another thread can read first."""
 
     def __init__(self, counts: list[int], pause: Callable[[], None]) -> None:
         super().__init__(counts)

@@ -15,10 +15,10 @@ the dictionary's key is the tokens, with the extras if there are any.
 
 Why a collision cannot serve wrong contents: a Python dictionary finds a key by its hash and then compares the whole
 key, so every hit is verified: the parent because the search is in the parent's own dictionary, tokens and extras by
-value. A verified key needs no cryptographic hash. Python's hash of integers is fast and known to everybody, so
-somebody can send prompts that collide: their look-ups get slower, and no result changes. A key that is trusted
-without a comparison, or that processes send to each other in place of the tokens, does need a cryptographic hash:
-`chained_key` is one, as in vLLM.
+value. A verified key needs no cryptographic hash. Python's hash of integers is fast but not secret: an attacker can
+construct prompts that collide, which slows their look-ups down and changes no result. A key that is trusted without a
+comparison, or that processes send to each other in place of the tokens, does need a cryptographic hash, such as
+`chained_key` (vLLM does this).
 
 Invariants: a block has at most one entry; a cached block is full and its keys and values are written; before a block
 gets new contents it is forgotten (the pool does this); every entry's parent is cached too, so every entry can be

@@ -9,7 +9,7 @@ from importlib import import_module
 from ..weights.download_progress import progress
 
 COMPILING = "Compiling the attention loops for this CPU (once, about twenty seconds)"
-SILENT_S = 5.0  # loading compiled loops takes a second, and that is not worth a message
+SILENT_S = 15.0  # loading compiled loops takes a second or, on a busy machine, several: not worth a message
 
 
 def warm_up() -> None:

@@ -16,10 +16,10 @@ Measure = Callable[[], int]  # bytes done so far
 def progress(
     text: str, quiet: bool, measure: Measure | None = None, total: int = 0, after: float = 0.0
 ) -> Iterator[None]:
-    """Show `text` and the time it takes while the body runs; with `measure`, also its share of `total` bytes.
+    """Show `text` and the elapsed time while the body runs; with `measure`, also how many of `total` bytes are done.
 
-    A thread does the showing, so the body may be one long call. It keeps the stderr of its start, which the
-    body may redirect. A body that takes less than `after` seconds is not mentioned.
+    The display runs in a thread, so the body may be one long call. It keeps using the original stderr, even if the
+    body redirects stderr. A body that takes less than `after` seconds is not mentioned.
     """
     if quiet:
         yield
