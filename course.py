@@ -334,9 +334,6 @@ def lock_now(lock: IO[str]) -> bool:
             import fcntl
 
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BrokenPipeError:  # `help | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
             return False
@@ -480,7 +477,7 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     try:
         code = main(sys.argv[1:])
-        sys.stdout.flush()
+        show("", end="")
         sys.exit(code)
     except KeyboardInterrupt:
         print("\nStopped; the same command continues from here.", file=sys.stderr)

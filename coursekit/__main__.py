@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     try:
         code = main(sys.argv[1:])
-        sys.stdout.flush()
+        print(end="", flush=True)  # a closed pipe shows here, not after the last line
         sys.exit(code)
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)

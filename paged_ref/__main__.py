@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
 
     try:
         code = int(args.run(args))
-        sys.stdout.flush()
+        print(end="", flush=True)  # a closed pipe shows here, not after the last line
         return code
     except BrokenPipeError:  # `plan | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
