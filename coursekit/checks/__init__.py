@@ -27,7 +27,7 @@ def check(id: str, *answers: Any) -> None:
     """Check an answer with fresh random inputs; print the points, or raise CheckFailed with the problem."""
     task, seed = exercise(id), secrets.randbits(32)
     remember(id, answers)
-    refused = task.refused_imports(answers)
+    refused = task.refused(answers)
     verdict = task.fail_all(CRASHED, refused) if refused else run_here(task, answers, seed)
     text = report(verdict)
     if not verdict.passed:

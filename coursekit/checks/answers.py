@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import builtins
 import itertools
-import linecache
 import reprlib
 import types
 from collections.abc import Callable, Iterator
@@ -287,13 +286,6 @@ def perform(thing: Any, operation: str, arguments: Any) -> Any:
         case "list":
             return list(itertools.islice(thing, MAX_ITEMS))
     raise BadMessage(f"unknown operation {operation!r}")
-
-
-def define(source: str, name: str, namespace: dict[str, Any], *, secret: bool = False) -> None:
-    """Run a cell and, unless it is secret, keep its source lines, so that an error can show the line that raised it."""
-    if not secret:
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    exec(compile(source, name, "exec"), namespace)
 
 
 def describe(error: BaseException) -> tuple[str, list[str], str, str]:

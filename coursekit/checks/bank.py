@@ -18,8 +18,9 @@ from typing import Any
 from coursekit.build.exercises import cells_of, sources
 from coursekit.build.percent import notebook_from_text
 from coursekit.cells import Cell
-from coursekit.checks.answers import CELL, LocalHost, define
+from coursekit.checks.answers import CELL, LocalHost
 from coursekit.checks.framework import CRASHED, Verdict, exercise
+from coursekit.checks.run_cell import define
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def judge(root: Path, id: str, code: str, seed: int) -> Verdict:
     define(code, f"{CELL}{id}>", namespace)
     task, host = exercise(id), LocalHost()
     answers = [namespace[name] for name in task.answers]
-    if refused := task.refused_imports(answers):
+    if refused := task.refused(answers):
         return task.fail_all(CRASHED, refused)
     return task.run(
         [host.proxy(answer, name) for answer, name in zip(answers, task.answers, strict=True)], seed

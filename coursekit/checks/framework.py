@@ -24,16 +24,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coursekit.checks.answers import AnswerRaised, Proxy, clean, output, show
-from coursekit.checks.source import imported, in_own_cell
+from coursekit.checks.kernel_source import kernels_refused, not_a_kernel
+from coursekit.checks.source import import_refused, imported, in_own_cell
 
 PartFunction = Callable[..., None]
 REGISTRY: dict[str, Exercise] = {}
 
 MAX_MESSAGE = 3000  # characters of a message, whatever it quotes
 PASSED, WRONG, CRASHED, UNSOLVED = "passed", "wrong", "crashed", "unsolved"
-
-
-IMPORT_REFUSED = "The answer uses {package}. Use Python's standard library and NumPy only."
 
 
 class HostLost(Exception):
@@ -111,8 +109,8 @@ class Exercise:
     `helpers` are those of the names that the notebook defines, not the answer: the grader takes them before any of the
     student's cells can replace them. `needs` names earlier exercises whose answers this one uses; `without` names
     packages that an answer must not use: `paged_ref` contains the solution, and the arrays of `torch` are not those of
-    the exercise. `slowness` multiplies
-    the grader's time limit and `memory_mb` raises its memory limit, for an exercise that needs more than the others.
+    the exercise. With `kernels`, the answers are kernels (`kernel_source.py`). `slowness` multiplies the grader's time
+    limit and `memory_mb` raises its memory limit, for an exercise that needs more than the others.
     """
 
     id: str
@@ -121,6 +119,7 @@ class Exercise:
     needs: tuple[str, ...] = ()
     helpers: tuple[str, ...] = ()
     without: tuple[str, ...] = ("paged_ref", "torch")
+    kernels: bool = False
     slowness: float = 1
     memory_mb: int = 0
     parts: list[Part] = field(default_factory=list)
@@ -157,10 +156,14 @@ class Exercise:
             results.append(PartResult(part.name, part.points, 0, lost.kind, None, message))
         return Verdict(self.id, tuple(results))
 
-    def refused_imports(self, answers: Iterable[Any]) -> str:
-        """Return a message if answers of this process use a package that the sandbox would refuse, else ""."""
+    def refused(self, answers: Iterable[Any]) -> str:
+        """Return a message if answers of this process use what the sandbox would refuse, else ""."""
+        answers = list(answers)
         found = sorted(imported(answers) & set(self.without))
-        return IMPORT_REFUSED.format(package=found[0]) if found else ""
+        if found:
+            return import_refused(found[0])
+        reason = kernels_refused(answers) if self.kernels else ""
+        return reason and not_a_kernel(reason)
 
     def fail_all(self, status: str, message: str) -> Verdict:
         """Return the verdict when no part could run."""

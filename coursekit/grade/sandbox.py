@@ -23,6 +23,7 @@ from coursekit.checks.codec import BadMessage
 from coursekit.checks.framework import HostLost
 from coursekit.grade.channel import Channel, Closed, OutOfTime
 from coursekit.grade.lockdown import REQUIRED, WeakSandbox, exposed, unprotected
+from coursekit.grade.text import clean
 
 _PATIENCE = 60.0  # seconds for the zygote to start, or to answer
 _START = "import sys; sys.path.insert(0, {root!r}); from coursekit.grade.zygote import main; main({number}, {root!r})"
@@ -34,10 +35,11 @@ class Broken(HostLost):
 
 @dataclass(frozen=True)
 class Rules:
-    """The limits of a sandbox: time and memory."""
+    """The limits of a sandbox: time and memory, and the packages that cannot be imported."""
 
     seconds: float = 10
     memory_mb: int = 1024
+    without: tuple[str, ...] = ("paged_ref",)
 
 
 class Zygote:
@@ -60,7 +62,7 @@ class Zygote:
     def start(self, rules: Rules) -> Sandbox:
         """Start a fresh sandbox; raises WeakSandbox if it lacks a required layer."""
         ours, theirs = socket.socketpair()
-        order = {"do": "start", "seconds": rules.seconds, "memory_mb": rules.memory_mb}
+        order = {"do": "start", "seconds": rules.seconds, "memory_mb": rules.memory_mb, "without": list(rules.without)}
         with theirs:
             pid = self._ask(order, theirs)["pid"]
         sandbox = Sandbox(self, pid, Channel(ours), rules)
@@ -136,9 +138,14 @@ class Sandbox(Host):
         self.channel.socket.close()
         self.zygote.end(self.pid)
 
-    def run(self, source: str, name: str, *, secret: bool = False) -> AnswerRaised | None:
-        """Run a cell; return the exception it raised, or None. A secret cell's source is not kept in the sandbox."""
-        order = {"do": "run", "source": source, "name": name, "secret": secret}
+    def run(
+        self, source: str, name: str, *, secret: bool = False, kernels: tuple[str, ...] = ()
+    ) -> AnswerRaised | None:
+        """Run a cell; return the exception it raised, or None. A secret cell's source is not kept in the sandbox.
+
+        With `kernels`, the names that an exercise asks for, only the kernels and constants of the cell are run.
+        """
+        order = {"do": "run", "source": source, "name": name, "secret": secret, "kernels": list(kernels)}
         reply = self.exchange(order, "the cell")
         raised = self.raised(reply["raised"], "the cell") if "raised" in reply else None
         if raised is not None and not isinstance(raised, AnswerRaised):
@@ -190,7 +197,7 @@ class Sandbox(Host):
             return Broken("died", f"the process was killed by {_signal(ended['signal'])}")
         if isinstance(error, Closed):
             return Broken("died", f"the code ended its own process (exit code {ended.get('exit', 0)})")
-        return Broken("died", f"the code broke the connection to the grader ({str(error)[:80]})")
+        return Broken("died", f"the code broke the connection to the grader ({clean(str(error), 80)})")
 
 
 def _signal(number: int) -> str:

@@ -10,14 +10,12 @@ submission can take this code over; nothing depends on it being honest.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import gc
 import importlib.abc
 import importlib.util
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -26,8 +24,11 @@ import types
 from pathlib import Path
 from typing import Any
 
-from coursekit.checks.answers import Answers, Message, define, describe
+from coursekit.checks.answers import Answers, Message, describe
 from coursekit.checks.codec import encode
+from coursekit.checks.source import import_refused
+from coursekit.checks.kernel_source import constants_and_kernels, only_kernels
+from coursekit.checks.run_cell import define, python_of
 from coursekit.grade.channel import Channel, Closed
 from coursekit.grade.lockdown import lock_down
 
@@ -107,7 +108,7 @@ def _enter(course: Path, order: dict[str, Any]) -> list[str]:
         os.dup2(null, number)
     os.closerange(4, 4096)
     os.chdir("/")
-    _hide()
+    _hide(order["without"])
     return lock_down(hidden=course, seconds=order["seconds"], memory_mb=order["memory_mb"])
 
 
@@ -140,7 +141,10 @@ def serve(channel: Channel, layers: list[str]) -> None:
 
 def _perform(order: Message, namespace: dict[str, Any], answers: Answers) -> Message:
     if order["do"] == "run":
-        define(python_of(order["source"]), order["name"], namespace, secret=order["secret"])
+        source = python_of(order["source"])
+        if order["kernels"]:  # of a learner's cell, nothing else runs in this process
+            source = only_kernels(source, order["kernels"], constants_and_kernels(namespace))
+        define(source, order["name"], namespace, secret=order["secret"])
         return {}
     if order["do"] == "names":
         names = [name for name in order["names"] if name in namespace]
@@ -148,23 +152,15 @@ def _perform(order: Message, namespace: dict[str, Any], answers: Answers) -> Mes
     return answers.perform(order)
 
 
-def python_of(source: str) -> str:
-    """Return a cell without IPython's magics, which have no effect here. A cell that is already Python is unchanged."""
-    try:
-        ast.parse(source)
-        return source
-    except (SyntaxError, ValueError):
-        source = re.sub(r"\A(\s*)%%.*", r"\1pass", source)
-        source = re.sub(r"^(\s*)(?:[%!?].*|[\w.]+\?{1,2}\s*)$", r"\1pass", source, flags=re.M)
-        return re.sub(r"^(\s*[\w.]+\s*=)\s*[%!].*$", r"\1 None", source, flags=re.M)
+class _Refused(importlib.abc.MetaPathFinder):
+    """Refuses to import some packages, and says why."""
 
-
-class _Hidden(importlib.abc.MetaPathFinder):
-    """Explains why the reference implementation cannot be imported."""
+    def __init__(self, packages: list[str]) -> None:
+        self.packages = packages
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if name.partition(".")[0] == "paged_ref":
-            raise ImportError(f"{name} contains the solution of this exercise: solve it without that import")
+        if name.partition(".")[0] in self.packages:
+            raise ImportError(import_refused(name))
 
 
 class _Silent(types.ModuleType):
@@ -190,8 +186,8 @@ class _Lab(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return _LAB[name]
 
 
-def _hide() -> None:
-    sys.meta_path[:0] = [_Hidden(), _Lab()]
+def _hide(packages: list[str]) -> None:
+    sys.meta_path[:0] = [_Refused(packages), _Lab()]
     silent = ("coursekit", "coursekit.checks", "coursekit.kernels", "coursekit.views")
     for name in (*silent, "coursekit.views.source_code", "coursekit.views.style"):
         sys.modules[name] = _Silent(name)

@@ -16,6 +16,7 @@ DECODE = Exercise(
     "5.3",
     answers=("launch", "decode"),
     helpers=("launch",),
+    kernels=True,
     misconceptions={
         "head-modulo": "Query head h read the wrong KV head. Heads that share one are consecutive, so KV head is h "
         "// (HEADS // KV_HEADS), neither h % KV_HEADS nor h // KV_HEADS.",

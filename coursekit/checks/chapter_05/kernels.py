@@ -18,6 +18,7 @@ LOAD = Exercise(
     "5.1",
     answers=("launch", "load_block"),
     helpers=("launch",),
+    kernels=True,
     misconceptions={
         "logical-for-physical": "The logical block number was used as the physical one: look the physical block up "
         "in the table.",
@@ -118,6 +119,7 @@ MASK = Exercise(
     "5.2",
     answers=("launch", "attend_block"),
     helpers=("launch",),
+    kernels=True,
     misconceptions={
         "scored-0": "Nonexistent slots got the score 0, which is a score like any other: set them to -inf.",
         "no-mask": "Slots beyond the length are included in the attention: they hold another sequence's old data.",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from coursekit.checks.answers import AnswerRaised, show
+from coursekit.checks.answers import show
+from coursekit.checks.chapter_02.memory import must_raise
 from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
 
 SERVER = Exercise(
@@ -278,41 +278,45 @@ class _Place:
 
     def fill(self, rng: Random, n: int) -> tuple[list[int], Any]:
         """Blocks of a sequence in shuffled order, and their contents."""
-        blocks = sorted(self.others[:n])
-        while blocks == sorted(blocks):
-            rng.shuffle(blocks)
+        ascending = sorted(self.others[:n])
+        blocks = rng.sample(ascending, n)
+        if blocks == ascending:
+            blocks.reverse()
         values = np.random.default_rng(rng.randrange(2**32)).normal(size=(3, n, 4, 2)).round(3)
         self.memory.write(list(blocks), values)
         return blocks, values
 
-    def is_free(self, blocks: list[int]) -> bool:
-        return set(blocks) <= set(as_list(self.memory.free_ids))
+    def free_now(self) -> list[int]:
+        return as_list(self.memory.free_ids)
 
-    def state(self) -> tuple[list[int], Any]:
-        return sorted(as_list(self.memory.free_ids)), self.memory.data
+    def data(self) -> np.ndarray:
+        """The whole memory, as the answer left it. What its methods say is not asked."""
+        return np.array(self.memory.data, float)
+
+    def state(self) -> tuple[list[int], np.ndarray]:
+        return sorted(self.free_now()), self.data()
 
 
 def _moved(name: str, source: _Place, target: _Place, blocks: list[int], values: Any, move: Any) -> list[int]:
     """Let the answer move blocks, and check both sides."""
-    free_before, untouched = as_list(target.memory.free_ids), np.array(target.memory.data)
+    free_before, untouched = target.free_now(), target.data()
     device, host = (source, target) if name == "swap_out" else (target, source)
     got = as_list(move(device.memory, host.memory, list(blocks)))
     call = f"{name}(device, host, {blocks})"
-    taken = set(free_before) - set(as_list(target.memory.free_ids))
-    if len(got) != len(blocks) or not all(map(is_whole, got)) or set(got) != taken:
+    free_after, after = target.free_now(), target.data()
+    taken = [block for block in free_before if block not in free_after]
+    if not all(map(is_whole, got)) or sorted(got) != sorted(taken) or len(got) != len(blocks):
         raise Wrong("bad-ids", difference(f"{call}, free {show(free_before)}: blocks", sorted(taken), got))
-    moved = np.array(target.memory.read(list(got)))
+    moved = after[:, got]
     if not np.array_equal(moved, values):
         place = tuple(int(i) for i in np.argwhere(moved != values)[0])
         where = f"{call}: layer {place[0]}, block {got[place[1]]} at {place[2:]}"
         key = _explain_copy(moved, values, untouched[:, got])
         raise Wrong(key, difference(where, float(values[place]), float(moved[place])))
-    if not source.is_free(blocks):
-        raise Wrong(
-            "not-freed",
-            f"{call}: {blocks} are not among the free ones, {show(as_list(source.memory.free_ids))}.",
-        )
-    if not np.array_equal(np.array(target.memory.data)[:, target.others], untouched[:, target.others]):
+    source_free = source.free_now()
+    if any(block not in source_free for block in blocks):
+        raise Wrong("not-freed", f"{call}: {blocks} are not among the free ones, {show(source_free)}.")
+    if not np.array_equal(after[:, target.others], untouched[:, target.others]):
         raise Wrong("wrong-copy", f"{call}: blocks that belong to others were changed.")
     return [int(block) for block in got]
 
@@ -354,22 +358,10 @@ def _no_room(rng: Random, swap_out: Any, swap_in: Any, Memory: Any) -> None:
         blocks, _ = source.fill(rng, 4)
         before = (device.state(), host.state())
         call = f"{name}(device, host, {blocks}) with 3 free blocks on the other side"
-        _must_refuse(partial(move, device.memory, host.memory, list(blocks)), call)
+        must_raise(partial(move, device.memory, host.memory, list(blocks)), "OutOfBlocks", "not-refused", call)
         for (free, data), place, who in zip(before, (device, host), ("device", "host"), strict=True):
             free_now, data_now = place.state()
-            if free_now != free or not np.array_equal(np.array(data_now), np.array(data)):
+            if free_now != free or not np.array_equal(data_now, data):
                 raise Wrong(
                     "half-done", f"{call}: rejected, but the {who}'s blocks or its free ones have changed."
                 )
-
-
-def _must_refuse(call: Callable[[], Any], text: str) -> None:
-    try:
-        got = call()
-    except AnswerRaised as raised:
-        if "OutOfBlocks" in raised.bases:
-            return
-        raise Wrong(
-            "not-refused", f"{text}: expected OutOfBlocks, got {raised.name}: {raised.message}"
-        ) from None
-    raise Wrong("not-refused", f"{text}: expected OutOfBlocks, got {show(got)}.")

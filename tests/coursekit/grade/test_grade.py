@@ -10,7 +10,8 @@ import pytest
 
 from coursekit import ROOT
 from coursekit.build.exercises import sources
-from coursekit.checks.bank import Entry, entries
+from coursekit.checks.bank import entries
+from coursekit.checks.framework import exercise
 from coursekit.grade.judge import Judge
 from coursekit.grade.submission import Submission, load_book
 from tests.helpers.grading import (
@@ -30,6 +31,7 @@ from tests.helpers.needs import needs_sandbox
 pytestmark = needs_sandbox
 
 Edit = Callable[[dict[str, Any]], None]
+IDS = sorted({entry.exercise for entry in entries(ROOT)})
 FULL = {"2.1": 4, "2.2": 8, "2.3": 8, "2.4": 5}
 
 
@@ -76,17 +78,21 @@ def test_every_chapter_s_solution_gets_all_points(chapter: str, judges: Judges) 
     assert [one.notes for one in result.exercises.values()] == [[]] * len(answers)
 
 
-@pytest.mark.parametrize("entry", entries(ROOT), ids=lambda entry: entry.label)
-def test_the_bank_gets_the_same_verdict_in_the_sandbox(entry: Entry, judges: Judges) -> None:
-    judge = judges[entry.exercise.split(".")[0]]
-    answers = {id: judge.book.answer(id).solved for id in judge.book.ids} | {entry.exercise: entry.code}
-    one = judge.grade(Submission("x", "x.ipynb", answers=answers)).exercises[entry.exercise]
-    if entry.right:
-        assert one.verdict.passed, one.verdict
-        return
-    failure = one.verdict.first_failure
-    assert failure is not None
-    assert entry.wrong in (failure.misconception, failure.status)
+@pytest.mark.parametrize("id", IDS)
+def test_the_bank_gets_the_same_verdict_in_the_sandbox(id: str, judges: Judges, full: bool) -> None:
+    """A right and a wrong answer of each exercise; all of them with --full."""
+    judge, task = judges[id.split(".")[0]], exercise(id)
+    own = [entry for entry in entries(ROOT) if entry.exercise == id]
+    sample = [next(e for e in own if e.right), next(e for e in own if e.wrong in task.misconceptions)]
+    for entry in own if full else sample:
+        answers = {other: judge.book.answer(other).solved for other in judge.book.ids} | {id: entry.code}
+        submission = Submission("x", "x.ipynb", answers=answers)
+        verdict = judge.grade_exercise(submission, task, set(task.needs)).verdict
+        if entry.right:
+            assert verdict.passed, (entry.label, verdict)
+            continue
+        failure = verdict.first_failure
+        assert failure is not None and entry.wrong in (failure.misconception, failure.status), entry.label
 
 
 def test_a_failed_exercise_does_not_fail_the_later_ones(judge: Judge, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coursekit import ROOT
-from coursekit.checks.answers import define
+from coursekit.checks.run_cell import define
 from coursekit.checks.bank import cells_until, judge
 from coursekit.checks.framework import exercise
 from coursekit.views import rubric
