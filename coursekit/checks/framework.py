@@ -216,7 +216,9 @@ def difference(call: str, expected: Any, got: Any) -> str:
 
 
 def show_got(got: Any) -> str:
-    """Format a returned value; None gets advice, because it usually means that `return` is missing."""
+    """Format a returned value; None and a coroutine get advice: `return` is missing, or `async` is too much."""
+    if isinstance(got, Proxy) and repr(got) == "coroutine":
+        return "a coroutine (define the function with `def`, not with `async def`)"
     nothing = got is None or (isinstance(got, list | tuple) and len(got) == 1 and got[0] is None)
     return "None (it returned nothing: use `return`)" if nothing else show(got)
 
@@ -296,14 +298,19 @@ def _now(value: Any) -> str:
     return "an array with other values" if hasattr(value, "dtype") else show(value)
 
 
+MAX_LIST = 10_000  # of an answer: no exercise returns as many items
+
+
 def as_list(value: Any) -> list[Any]:
     """Convert a list, tuple, range, array or other iterable to a list; wrap any other value as [value]."""
     if isinstance(value, Proxy):
-        return list(value)
-    if hasattr(value, "tolist"):
-        value = value.tolist()
+        value = list(value)
+    elif hasattr(value, "tolist"):
+        value = value.tolist() if value.size <= MAX_LIST else range(value.size)
     if isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__"):
         return [value]
+    if len(value) > MAX_LIST:
+        raise ValueError(f"{len(value):,} items are too many")
     return list(value)
 
 

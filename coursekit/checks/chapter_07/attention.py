@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from coursekit.checks.answers import output, show
-from coursekit.checks.chapter_03.inputs import as_array, close, numpy_rng
+from coursekit.checks.chapter_03.inputs import as_array, close, numpy_rng, shape_of
 from coursekit.checks.framework import Exercise, Wrong
 from paged_ref.verify.oracle import oracle
 
@@ -212,10 +212,8 @@ def _check(paged_forward: Any, x: _Inputs, level: float = 0) -> None:
     got = as_array(answer, expected.shape)
     if got is None:
         turned = as_array(answer, x.query.shape)
-        shape = getattr(answer, "shape", None)
-        found = f"shape {tuple(shape)}" if shape is not None else show(answer)
         key = "heads-first" if turned is not None else "other-attention"
-        raise Wrong(key, f"{told}: expected shape {expected.shape}, got {found}.")
+        raise Wrong(key, f"{told}: expected shape {expected.shape}, got {shape_of(answer)}.")
     right = close(got, expected, tolerance)
     if right.all():
         return

@@ -106,6 +106,8 @@ class _Model:
             for name in ("token_ids", "positions", "slot_mapping", "query_start_loc", "seq_lens")
         )
         tables = [np.asarray(row, dtype=np.int64) for row in as_list(batch["block_tables"])]
+        if (np.diff(starts) < 0).any():
+            raise ValueError("query_start_loc falls")
         self.calls.append(len(tokens))
         x = w["embed"][tokens]
         for layer in range(LAYERS):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from coursekit.checks.answers import show
-from coursekit.checks.chapter_03.inputs import NOT_AN_ID, Inputs, as_array, close, draw, numpy_rng
+from coursekit.checks.chapter_03.inputs import NOT_AN_ID, Inputs, as_array, close, draw, numpy_rng, shape_of
 from coursekit.checks.chapter_10 import names  # noqa: F401  registered with these
 from coursekit.checks.framework import Exercise, Wrong
 
@@ -77,9 +77,7 @@ def _check_decode(decode: Any, x: Inputs, told: str) -> None:
     n, size = int(lens[0]), x.block_size
     where = f"decode, {n} tokens in blocks of {size}, {told}"
     if got is None:
-        shape = getattr(answer, "shape", None)
-        found = f"shape {tuple(shape)}" if shape is not None else show(answer)
-        raise Wrong("other-attention", f"{where}: expected shape {expected.shape}, got {found}.")
+        raise Wrong("other-attention", f"{where}: expected shape {expected.shape}, got {shape_of(answer)}.")
     right = _agree(got, expected)
     if right.all():
         return
@@ -177,9 +175,7 @@ def _check_merge(merge: Any, parts: _Parts) -> None:
     tops = show([round(float(top), 1) for top in parts[0][:, 0]])
     where = f"merge of {len(parts[0])} splits with the tops {tops} in head 0"
     if got is None:
-        shape = getattr(answer, "shape", None)
-        found = f"shape {tuple(shape)}" if shape is not None else show(answer)
-        raise Wrong("other-merge", f"{where}: expected shape {expected.shape}, got {found}.")
+        raise Wrong("other-merge", f"{where}: expected shape {expected.shape}, got {shape_of(answer)}.")
     right = close(got, expected, 1e-6)
     if right.all():
         return

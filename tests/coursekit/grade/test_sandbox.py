@@ -61,6 +61,14 @@ def test_files_where_answers_can_read_are_refused(
         Zygote()
 
 
+def test_a_copy_of_the_course_among_the_packages_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site-packages/paged_ref").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site-packages")])
+    assert "is a copy of the course, which answers can read" in unprotected([ROOT])[0]
+
+
 def test_a_zygote_that_stops_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Zygote(weak=WEAK)
     try:
