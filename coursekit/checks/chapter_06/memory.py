@@ -31,6 +31,8 @@ SERVER = Exercise(
         "left-waiting": "The oldest waiting request was not admitted although there are free blocks for all its "
         "tokens.",
         "no-room": "A running request has fewer blocks than its tokens need.",
+        "early-block": "A running request has more blocks than its tokens need: it gets one when a token needs it.",
+        "finished-without-room": "A request got its last token although it had no block for it: make room first.",
         "preempt-alone": "preempt does not do all of its work: when it returns, the request is in `waiting`, no longer "
         "in `running`, and its blocks are free.",
         "other-state": "The server's state after the step is wrong.",
@@ -143,14 +145,18 @@ def _explain(expected: _Expected, got: _Got, before: list[str], lengths: dict[st
     known = {*got.running, *got.waiting}
     if any(len(got.tokens[name]) < lengths.get(name, 0) for name in known):
         return "loses-tokens"
-    if alive - known and not any(name in known for name in set(lengths) - alive):
-        return "lost-request"
+    if gone := alive - known:
+        last = all(lengths[name] + 1 == expected.end[name] for name in gone)
+        preempted = [name for name in before if name in got.waiting]
+        unmet = last and not preempted and gone <= set(expected.preempted)
+        return "finished-without-room" if unmet else "lost-request"
     held = sum(got.blocks.values()) if all(map(is_whole, got.blocks.values())) else -1
     if not is_whole(got.num_free) or got.num_free + held != expected.num_blocks:
         return "leak"
+    short = [name for name in got.running if got.blocks[name] < -(-lengths[name] // expected.block_size)]
     victims = [name for name in before if name in got.waiting]
     if set(victims) != set(expected.preempted):
-        return _explain_victims(expected, victims, before)
+        return _explain_victims(expected, victims, before, bool(short))
     if got.waiting != expected.waiting and sorted(got.waiting) == sorted(expected.waiting):
         return "back-of-queue"
     started = [name for name in got.running if name not in before]
@@ -165,7 +171,7 @@ def _explain(expected: _Expected, got: _Got, before: list[str], lengths: dict[st
     if [name for name in expected.running if name not in got.running]:
         return "left-waiting"
     if any(got.blocks[name] != expected.blocks[name] for name in got.running):
-        return "no-room"
+        return "no-room" if short else "early-block"
     same = got.running == expected.running and got.waiting == expected.waiting
     tokens = all(got.tokens[name] == expected.tokens[name] for name in known)
     return "" if same and tokens else "other-state"
@@ -176,14 +182,14 @@ def _age(expected: _Expected, name: str) -> int:
     return list(expected.tokens).index(name)
 
 
-def _explain_victims(expected: _Expected, victims: list[str], before: list[str]) -> str:
+def _explain_victims(expected: _Expected, victims: list[str], before: list[str], short: bool) -> str:
     wrong = [name for name in victims if name not in expected.preempted]
     if wrong and set(expected.preempted) < set(victims) and expected.preempted:
         return "too-many"
     if wrong and expected.needer:
         older = before.index(wrong[0]) < before.index(expected.needer)
         return "livelock" if older else "wrong-victim"
-    return "too-many" if wrong else "no-room"
+    return "too-many" if wrong else "no-room" if short else "other-state"
 
 
 def _prompt(rng: Random, length: int) -> list[int]:
@@ -198,10 +204,13 @@ def _names(rng: Random) -> list[str]:
 @SERVER.part("which request is preempted", points=4)
 def _who(rng: Random, Server: Any) -> None:
     a, b, c, *_ = _names(rng)
+    _run(Server, 20, 4, [(name, _prompt(rng, 4), 8) for name in (a, b, c)], steps=6)  # room for all
     # In step 6 the oldest request needs a block; in the second case the youngest does, in step 2.
     _run(Server, 6, 4, [(name, _prompt(rng, 4), 12) for name in (a, b, c)], steps=6)
     jobs = [(a, _prompt(rng, 6), 8), (b, _prompt(rng, 6), 8), (c, _prompt(rng, 4), 8)]
     _run(Server, 5, 4, jobs, steps=2)
+    # In step 2 the youngest request needs a block for its last token.
+    _run(Server, 2, 4, [(a, _prompt(rng, 3), 4), (b, _prompt(rng, 4), 2)], steps=2)
 
 
 @SERVER.part("what a preempted request keeps, and how it resumes", points=2)
