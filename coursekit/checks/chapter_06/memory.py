@@ -201,7 +201,7 @@ def _names(rng: Random) -> list[str]:
     return rng.sample("ABCDEFGHIJKLMNOPQRSTUVWXYZ", 12)
 
 
-@SERVER.part("which request is preempted", points=4)
+@SERVER.part("which request is preempted", points=3)
 def _who(rng: Random, Server: Any) -> None:
     a, b, c, *_ = _names(rng)
     _run(Server, 20, 4, [(name, _prompt(rng, 4), 8) for name in (a, b, c)], steps=6)  # room for all
@@ -226,7 +226,7 @@ def _back(rng: Random, Server: Any) -> None:
     _run(Server, 5, 4, jobs, steps=40)
 
 
-@SERVER.part("every request finishes", points=2)
+@SERVER.part("every request finishes", points=1)
 def _everybody(rng: Random, Server: Any) -> None:
     for _ in range(6):
         size, names = rng.choice([1, 3, 4]), _names(rng)
@@ -252,6 +252,32 @@ def _preempt(rng: Random, Server: Any) -> None:
     if state != expected:
         call = f"6 blocks of 4; running {[a, b, c]}, a block each; preempt({c}): (running, waiting, num_free, blocks)"
         raise Wrong("preempt-alone", difference(call, expected, state))
+
+
+@SERVER.part("admit, called alone", points=2)
+def _admit(rng: Random, Server: Any) -> None:
+    a, b, c, d, *_ = _names(rng)
+    for num_blocks, lengths, fit in ((5, (6, 5, 4, 1), 3), (3, (6, 5, 4, 1), 1), (1, (5, 1, 1, 1), 0)):
+        server = Server(num_blocks, 4)
+        for name, length in zip((a, b, c, d), lengths, strict=True):
+            server.add(name, _prompt(rng, length), 5)
+        server.admit()
+        got = _Got(server)
+        names = [a, b, c, d]
+        blocks = {name: -(-length // 4) * (i < fit) for i, (name, length) in enumerate(zip(names, lengths, strict=True))}
+        state = (got.running, got.waiting, got.blocks, got.num_free)
+        expected = (names[:fit], names[fit:], blocks, num_blocks - sum(blocks.values()))
+        if state != expected:
+            key = "other-state"
+            if got.waiting and any(names.index(n) > names.index(got.waiting[0]) for n in got.running if n in names):
+                key = "overtaken"
+            elif len(got.running) != fit:
+                key = "half-admitted" if len(got.running) > fit else "left-waiting"
+            elif state[:3] == expected[:3] or not is_whole(got.num_free):
+                key = "leak"
+            who = ", ".join(f"{name} {length}" for name, length in zip(names, lengths, strict=True))
+            call = f"{num_blocks} blocks of 4; waiting (tokens) {who}; admit(): (running, waiting, blocks, num_free)"
+            raise Wrong(key, difference(call, expected, state))
 
 
 SWAP = Exercise(

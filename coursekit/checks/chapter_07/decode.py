@@ -91,10 +91,11 @@ def _logits(weights: _Weights, tokens: Sequence[int]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Pass:
-    """A forward pass: its (position, token) pairs in order, and the number of sequences that had tokens in it."""
+    """A forward pass: its (position, token) pairs in order, and how many sequences and slots it had."""
 
     computed: list[tuple[int, int]]
     num_seqs: int
+    num_slots: int
 
 
 class _Model:
@@ -117,7 +118,8 @@ class _Model:
         if (np.diff(starts) < 0).any():
             raise ValueError("query_start_loc falls")
         computed = sorted(zip(positions.tolist(), tokens.tolist(), strict=True))
-        self.passes.append(_Pass(computed, int((np.diff(starts) > 0).sum())))
+        num_slots = len(set(slots.tolist()))
+        self.passes.append(_Pass(computed, int((np.diff(starts) > 0).sum()), num_slots))
         x = w["embed"][tokens]
         for layer in range(LAYERS):
             q, k, v = (np.einsum("td,hde->hte", x, w[name][layer]) for name in "qkv")
@@ -219,6 +221,13 @@ class _Served:
     after: list[int]
     told: str
 
+    def right_lengths(self) -> None:
+        """Raise Wrong if a request has not as many new tokens as it asked for."""
+        lengths = [len(row) for row in self.got]
+        if lengths != list(self.new):
+            told = f"{self.told}: expected these numbers of new tokens, got {lengths}"
+            raise Wrong("lengths", f"{told}: {show(self.got)}.")
+
     def expected(self, k: int) -> list[tuple[int, int]]:
         """The (position, token) pairs of pass k: the prompts, then the answer's own last token of each request."""
         if k == 0:
@@ -240,11 +249,6 @@ def _serve(
     given = Arguments(prompts=[list(p) for p in prompts], new_tokens=list(new))
     got = [as_list(row) for row in as_list(generate(served, *given.passed(), output(free)))]
     told = f"prompts of {list(lens)} tokens, {list(new)} new tokens, blocks of {size}"
-    if [len(row) for row in got] != list(new):
-        lengths = [len(row) for row in got]
-        raise Wrong(
-            "lengths", f"{told}: expected these numbers of new tokens, got {lengths}: {show(got)}."
-        )
 
     def right_tokens() -> None:
         if got != answers:
@@ -274,7 +278,8 @@ def _explain(
 def _tokens(rng: Random, generate: Any) -> None:
     lens, new = rng.sample(range(1, 10), 4), [rng.randint(2, 6) for _ in range(4)]
     for case in (([3, 7, 4], [4, 6, 5], 4), ([*lens, 11], [*new, 3], rng.choice([1, 3, 8]))):
-        _, right_tokens = _serve(rng, generate, *case)
+        served, right_tokens = _serve(rng, generate, *case)
+        served.right_lengths()
         right_tokens()
 
 
@@ -283,6 +288,7 @@ def _together(rng: Random, generate: Any) -> None:
     """Which tokens are computed, whether or not the right ones are chosen."""
     for new in ([2, 6, 4], [1, 5, 3, rng.randint(1, 6)]):
         served, _ = _serve(rng, generate, rng.sample(range(2, 10), len(new)), new, 4)
+        served.right_lengths()
         unfinished = [sum(n > k for n in new) for k in range(max(new))]
         counts = [len(one.computed) for one in served.passes]
         expected = [len(served.expected(k)) for k in range(max(new))]
@@ -304,11 +310,13 @@ def _together(rng: Random, generate: Any) -> None:
 def _blocks(rng: Random, generate: Any) -> None:
     """Blocks that were used, whether or not the right tokens came of it."""
     served, _ = _serve(rng, generate, [6, 2, 5], [3, 5, 2], 4)
-    computed = [pair for one in served.passes for pair in one.computed]
-    missing = [pair for pair in served.expected(0) if pair not in computed]
-    if missing or len(computed) < sum(map(len, served.prompts)) + sum(n - 1 for n in served.new):
-        told = f"{served.told}: (position, token) pairs of the prompts that no pass computed"
-        raise Wrong("other-passes", f"{told}: {show(missing)}; {len(computed)} tokens were computed.")
+    computed = [token for one in served.passes for _, token in one.computed]
+    missing = {token for prompt in served.prompts for token in prompt} - set(computed)
+    least = sum(map(len, served.prompts)) + sum(n - 1 for n in served.new)
+    own_slots = all(one.num_slots == len(one.computed) for one in served.passes)
+    if missing or len(computed) < least or not own_slots:
+        told = f"{served.told}: {len(computed)} of {least} tokens were computed, each in a slot of its own: {own_slots}"
+        raise Wrong("other-passes", f"{told}; tokens of the prompts that no pass computed: {show(missing)}.")
     if served.after != served.before:
         lost = sorted(set(served.before) - set(served.after)) or "none, but `free` contains some twice"
         raise Wrong(
