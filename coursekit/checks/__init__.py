@@ -11,6 +11,7 @@ from typing import Any
 
 from coursekit.checks.answers import LocalHost
 from coursekit.checks.framework import CRASHED, PASSED, Exercise, Verdict, exercise
+from coursekit.checks.hints import hint_for
 from coursekit.checks.source import remember, used
 
 USED_AND_WRONG = "was used here and does not pass its own check: fix that first."
@@ -59,7 +60,7 @@ def failing_needs(task: Exercise, answers: Iterable[Any], seed: int) -> list[str
 
 
 def report(verdict: Verdict) -> str:
-    """Format the verdict: one summary line and, unless everything passed, one line per part."""
+    """Format the verdict: one summary line and, unless everything passed, one line per part and a hint."""
     head = f"Exercise {verdict.exercise}: {verdict.earned} of {verdict.points} points"
     if verdict.passed:
         return f"{head}. Everything passed."
@@ -70,4 +71,7 @@ def report(verdict: Verdict) -> str:
         text = "the same" if part.message in told else part.message
         told.add(part.message)
         lines.append(f"  {mark} {part.name}" + (f": {text}" if part.status != PASSED else ""))
+    failure = verdict.first_failure
+    if failure and (hint := hint_for(verdict.exercise, failure.misconception)):
+        lines.append(f"  Hint: {hint}")
     return "\n".join(lines)

@@ -109,7 +109,9 @@ class Proxy:
         return iter(items if isinstance(items, list) else [])
 
     def __array__(self, *args: Any, **named: Any) -> Any:
-        raise TypeError("an object of the answer is not an array")  # or NumPy would ask for its items, for ever
+        raise TypeError(
+            "an object of the answer is not an array"
+        )  # or NumPy would ask for its items, for ever
 
     def __repr__(self) -> str:
         return str(self._label)

@@ -15,19 +15,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 _TL = frozenset(
-    "abs arange argmax argmin associative_scan assume atomic_add atomic_max atomic_min bfloat16 broadcast broadcast_to cast "
-    "cat cdiv ceil clamp constexpr cos cumprod cumsum debug_barrier device_assert device_print div_rn dot erf exp exp2 "
-    "expand_dims fdiv flip float16 float32 float64 floor fma full gather int1 int16 int32 int64 int8 interleave join load "
-    "log log2 max max_constancy max_contiguous maximum min minimum multiple_of num_programs permute philox program_id range "
-    "ravel reduce reshape rsqrt sigmoid sin softmax sort split sqrt sqrt_rn static_assert static_print static_range store "
-    "sum swizzle2d trans uint16 uint32 uint64 uint8 umulhi view where xor_sum zeros zeros_like".split()
+    ["abs", "arange", "argmax", "argmin", "associative_scan", "assume", "atomic_add", "atomic_max", "atomic_min", "bfloat16", "broadcast", "broadcast_to", "cast", "cat", "cdiv", "ceil", "clamp", "constexpr", "cos", "cumprod", "cumsum", "debug_barrier", "device_assert", "device_print", "div_rn", "dot", "erf", "exp", "exp2", "expand_dims", "fdiv", "flip", "float16", "float32", "float64", "floor", "fma", "full", "gather", "int1", "int16", "int32", "int64", "int8", "interleave", "join", "load", "log", "log2", "max", "max_constancy", "max_contiguous", "maximum", "min", "minimum", "multiple_of", "num_programs", "permute", "philox", "program_id", "range", "ravel", "reduce", "reshape", "rsqrt", "sigmoid", "sin", "softmax", "sort", "split", "sqrt", "sqrt_rn", "static_assert", "static_print", "static_range", "store", "sum", "swizzle2d", "trans", "uint16", "uint32", "uint64", "uint8", "umulhi", "view", "where", "xor_sum", "zeros", "zeros_like"]
 )
 _TRITON = frozenset({"cdiv", "next_power_of_2"})
 _METHODS = frozenset(  # of a tile or a pointer
-    "T abs broadcast_to cast cumsum dtype element_ty exp expand_dims log max min numel permute ravel reshape shape sigmoid "
-    "softmax sqrt sum to trans type value view".split()
+    ["T", "abs", "broadcast_to", "cast", "cumsum", "dtype", "element_ty", "exp", "expand_dims", "log", "max", "min", "numel", "permute", "ravel", "reshape", "shape", "sigmoid", "softmax", "sqrt", "sum", "to", "trans", "type", "value", "view"]
 )
-_PYTHON = frozenset({"NotImplementedError", "abs", "bool", "float", "int", "len", "max", "min", "range", "tuple"})
+_PYTHON = frozenset(
+    {"NotImplementedError", "abs", "bool", "float", "int", "len", "max", "min", "range", "tuple"}
+)
 _REFUSED: dict[type[ast.AST], str] = {
     ast.Import: "import", ast.ImportFrom: "import", ast.Lambda: "lambda", ast.ClassDef: "class",
     ast.FunctionDef: "a function inside", ast.AsyncFunctionDef: "async", ast.Await: "await", ast.Yield: "yield",
@@ -188,7 +184,9 @@ def _is_of(node: ast.AST, module: str, names: Iterable[str]) -> bool:
 
 def _is_usable(value: Any) -> bool:
     """True for another kernel, or a constant of the notebook."""
-    return inspect.isfunction(getattr(value, "fn", None)) or isinstance(getattr(value, "value", value), int | float)
+    return inspect.isfunction(getattr(value, "fn", None)) or isinstance(
+        getattr(value, "value", value), int | float
+    )
 
 
 def _lines_of(source: str, kept: Iterable[ast.stmt]) -> str:

@@ -190,7 +190,9 @@ def _walk(one: Found, head: Path) -> None:
                 break
             one.notebooks.append(_notebook(path, path.relative_to(one.place).as_posix(), head))
         if len(one.notebooks) > MAX_NOTEBOOKS or folders > MAX_FOLDERS or total > MAX_BYTES:
-            limit = f"more than {MAX_NOTEBOOKS} notebooks, {MAX_FOLDERS} folders or {MAX_BYTES // 1_000_000} MB"
+            limit = (
+                f"more than {MAX_NOTEBOOKS} notebooks, {MAX_FOLDERS} folders or {MAX_BYTES // 1_000_000} MB"
+            )
             one.problem = f"{limit}: name the notebook instead of the folder"
             return
     if problems and not one.notebooks:

@@ -176,9 +176,7 @@ class Judge:
             return task.run([answers[name] for name in task.answers], self.seed)
 
 
-def _load(
-    sandbox: Sandbox, steps: list[Step], task: Exercise
-) -> tuple[AnswerRaised | None, dict[str, Any]]:
+def _load(sandbox: Sandbox, steps: list[Step], task: Exercise) -> tuple[AnswerRaised | None, dict[str, Any]]:
     """Run the cells. Return the exception of the answer's own cell, and the helpers.
 
     A helper is taken right after the setup cell that defines it, before the student's cells can replace it.

@@ -96,7 +96,9 @@ def unprotected(paths: Iterable[Path]) -> list[str]:
     found = []
     for folder in (path for path in sys.path if "-packages" in path):
         if (copy := Path(folder) / "paged_ref").exists():
-            found.append(f"{copy} is a copy of the course, which answers can read: uninstall it, or install with -e")
+            found.append(
+                f"{copy} is a copy of the course, which answers can read: uninstall it, or install with -e"
+            )
     for path in paths:
         for folder in readable_paths():
             if path.resolve().is_relative_to(Path(folder).resolve()):

@@ -62,7 +62,12 @@ class Zygote:
     def start(self, rules: Rules) -> Sandbox:
         """Start a fresh sandbox; raises WeakSandbox if it lacks a required layer."""
         ours, theirs = socket.socketpair()
-        order = {"do": "start", "seconds": rules.seconds, "memory_mb": rules.memory_mb, "without": list(rules.without)}
+        order = {
+            "do": "start",
+            "seconds": rules.seconds,
+            "memory_mb": rules.memory_mb,
+            "without": list(rules.without),
+        }
         with theirs:
             pid = self._ask(order, theirs)["pid"]
         sandbox = Sandbox(self, pid, Channel(ours), rules)

@@ -26,9 +26,9 @@ from typing import Any
 
 from coursekit.checks.answers import Answers, Message, describe
 from coursekit.checks.codec import encode
-from coursekit.checks.source import import_refused
 from coursekit.checks.kernel_source import constants_and_kernels, only_kernels
 from coursekit.checks.run_cell import define, python_of
+from coursekit.checks.source import import_refused
 from coursekit.grade.channel import Channel, Closed
 from coursekit.grade.lockdown import lock_down
 

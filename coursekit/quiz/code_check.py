@@ -20,8 +20,8 @@ from typing import Any
 
 from coursekit import ROOT
 from coursekit.checks.answers import LocalHost, describe
-from coursekit.checks.run_cell import define
 from coursekit.checks.framework import exercise
+from coursekit.checks.run_cell import define
 from coursekit.quiz.bank import Code
 
 SECONDS = 30.0

@@ -273,7 +273,10 @@ def _held(tables: list[_Table], num_blocks: int) -> None:
     free = num_free(tables[0].pool)
     if free != num_blocks - len(blocks):
         lost = is_whole(free) and free < num_blocks - len(blocks)
-        raise Wrong("lost-blocks" if lost else "not-from-pool", difference(f"{told}: free blocks", num_blocks - len(blocks), free))
+        raise Wrong(
+            "lost-blocks" if lost else "not-from-pool",
+            difference(f"{told}: free blocks", num_blocks - len(blocks), free),
+        )
 
 
 @TABLE.part("one token at a time", points=3)

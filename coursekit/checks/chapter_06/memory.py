@@ -264,12 +264,17 @@ def _admit(rng: Random, Server: Any) -> None:
         server.admit()
         got = _Got(server)
         names = [a, b, c, d]
-        blocks = {name: -(-length // 4) * (i < fit) for i, (name, length) in enumerate(zip(names, lengths, strict=True))}
+        blocks = {
+            name: -(-length // 4) * (i < fit)
+            for i, (name, length) in enumerate(zip(names, lengths, strict=True))
+        }
         state = (got.running, got.waiting, got.blocks, got.num_free)
         expected = (names[:fit], names[fit:], blocks, num_blocks - sum(blocks.values()))
         if state != expected:
             key = "other-state"
-            if got.waiting and any(names.index(n) > names.index(got.waiting[0]) for n in got.running if n in names):
+            if got.waiting and any(
+                names.index(n) > names.index(got.waiting[0]) for n in got.running if n in names
+            ):
                 key = "overtaken"
             elif len(got.running) != fit:
                 key = "half-admitted" if len(got.running) > fit else "left-waiting"
@@ -393,7 +398,9 @@ def _no_room(rng: Random, swap_out: Any, swap_in: Any, Memory: Any) -> None:
         blocks, _ = source.fill(rng, 4)
         before = (device.state(), host.state())
         call = f"{name}(device, host, {blocks}) with 3 free blocks on the other side"
-        must_raise(partial(move, device.memory, host.memory, list(blocks)), "OutOfBlocks", "not-refused", call)
+        must_raise(
+            partial(move, device.memory, host.memory, list(blocks)), "OutOfBlocks", "not-refused", call
+        )
         for (free, data), place, who in zip(before, (device, host), ("device", "host"), strict=True):
             free_now, data_now = place.state()
             if free_now != free or not np.array_equal(data_now, data):

@@ -26,6 +26,7 @@ FORWARD = Exercise(
     misconceptions={
         "not-written": "The cache is unchanged: this step's keys and values are lost when the function returns, and "
         "later steps cannot read them.",
+        "wrong-rows": "A slot of the layer's cache does not hold what it should after the call.",
         "wrong-layer": "The wrong layer's cache was written: each layer has its own keys and values, at [layer].",
         "rotary-twice": "Queries or keys were rotated a second time. They already are rotated by their positions; "
         "attention only stores and reads them.",
@@ -289,13 +290,17 @@ def _check_caches(x: _Inputs, keys: np.ndarray, values: np.ndarray, told: str) -
     ]
     name, block, offset = differ[0]
     twice = close(np.nan_to_num(keys), np.nan_to_num(x.written(rotated=True)[0]), 1e-5).all()
-    mixed = zip((keys, values), x.written(reshaped=True), strict=True)
-    if all(close(np.nan_to_num(got), np.nan_to_num(wrong), 1e-6).all() for got, wrong in mixed):
-        raise Wrong("reshaped", f"{told}: {name}_cache[{x.layer}, {block}, {offset}] holds several heads' {name}s.")
+    mixed = dict(
+        zip(("key", "value"), zip((keys, values), x.written(reshaped=True), strict=True), strict=True)
+    )
+    if all(close(*map(np.nan_to_num, mixed[one[0]]), 1e-6).all() for one in differ):
+        raise Wrong(
+            "reshaped", f"{told}: {name}_cache[{x.layer}, {block}, {offset}] holds several heads' {name}s."
+        )
     slot = block * x.keys.shape[2] + offset
     wanted = "this step's" if slot in x.batch["slot_mapping"] else "the old"
     detail = f"{told}: {name}_cache[{x.layer}, {block}, {offset}] (slot {slot}) should hold {wanted} {name}."
-    raise Wrong("rotary-twice" if twice and name == "key" else "other-attention", detail)
+    raise Wrong("rotary-twice" if twice and name == "key" else "wrong-rows", detail)
 
 
 def _told(x: _Inputs) -> str:

@@ -40,7 +40,7 @@ GENERATE = Exercise(
         "one-by-one": "The requests did not run together: every pass must include all unfinished requests.",
         "computed-again": "A pass computed tokens whose keys and values were in the cache.",
         "done-stays": "A finished request stayed in the batch.",
-        "other-passes": "A forward pass does not compute the tokens that are not computed yet, at their positions.",
+        "wrong-passes": "A forward pass does not compute the tokens that are not computed yet, at their positions.",
         "blocks-kept": "Some blocks are not free at the end.",
         **CHANGES,
         "other-tokens": "These are not the tokens that each request gets alone.",
@@ -301,9 +301,9 @@ def _together(rng: Random, generate: Any) -> None:
                 raise Wrong("computed-again", detail)
             if one.computed != served.expected(k):
                 told = f"{served.told}: (position, token) pairs of pass {k}"
-                raise Wrong("other-passes", difference(told, served.expected(k), one.computed))
+                raise Wrong("wrong-passes", difference(told, served.expected(k), one.computed))
         if len(counts) < len(expected):
-            raise Wrong("other-passes", detail)
+            raise Wrong("wrong-passes", detail)
 
 
 @GENERATE.part("all blocks are free at the end", points=2)
@@ -316,7 +316,7 @@ def _blocks(rng: Random, generate: Any) -> None:
     own_slots = all(one.num_slots == len(one.computed) for one in served.passes)
     if missing or len(computed) < least or not own_slots:
         told = f"{served.told}: {len(computed)} of {least} tokens were computed, each in a slot of its own: {own_slots}"
-        raise Wrong("other-passes", f"{told}; tokens of the prompts that no pass computed: {show(missing)}.")
+        raise Wrong("wrong-passes", f"{told}; tokens of the prompts that no pass computed: {show(missing)}.")
     if served.after != served.before:
         lost = sorted(set(served.before) - set(served.after)) or "none, but `free` contains some twice"
         raise Wrong(

@@ -385,7 +385,7 @@ def paged_forward(query, key, value, layer, key_cache, value_cache, batch, scali
     return output
 
 
-# %% wrong="other-attention"
+# %% wrong="wrong-rows"
 def paged_forward(query, key, value, layer, key_cache, value_cache, batch, scaling):
     block_size, num_kv_heads = key_cache.shape[2:4]
     num_heads, num_tokens = query.shape[1:3]
@@ -551,7 +551,9 @@ def paged_forward(query, key, value, layer, key_cache, value_cache, batch, scali
         keys = np.repeat(key_cache[layer, block, offset], num_heads // num_kv_heads, axis=1)
         values = np.repeat(value_cache[layer, block, offset], num_heads // num_kv_heads, axis=1)
         rows = slice(starts[i], starts[i + 1])
-        scores = scaling * np.einsum("hqd,khd->hqk", query[0].reshape(num_tokens, num_heads, -1).swapaxes(0, 1)[:, rows], keys)
+        scores = scaling * np.einsum(
+            "hqd,khd->hqk", query[0].reshape(num_tokens, num_heads, -1).swapaxes(0, 1)[:, rows], keys
+        )
         scores[:, batch["positions"][rows, None] < seen] = -np.inf
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)

@@ -407,7 +407,7 @@ def generate(model, prompts, new_tokens, free):
     return [row[n:] for row, n in zip(tokens, lengths, strict=True)]
 
 
-# %% wrong="other-passes"
+# %% wrong="wrong-passes"
 def generate(model, prompts, new_tokens, free):
     """Prefills in chunks, so the first passes do not compute all that is left."""
     tokens = [list(prompt) for prompt in prompts]

@@ -43,7 +43,13 @@ print(os.environ)
 def test_kernels_and_constants_are_kept_at_their_lines() -> None:
     kept = only_kernels(GOOD, ("kernel",))
     tree = ast.parse(kept)
-    assert [type(node).__name__ for node in tree.body] == ["Assign", "AnnAssign", "Assign", "FunctionDef", "FunctionDef"]
+    assert [type(node).__name__ for node in tree.body] == [
+        "Assign",
+        "AnnAssign",
+        "Assign",
+        "FunctionDef",
+        "FunctionDef",
+    ]
     assert kept.splitlines()[14] == GOOD.splitlines()[14] and "import" not in kept and "print" not in kept
 
 
