@@ -1,9 +1,9 @@
 """A kernel's source: it may use what a Triton kernel can use, and nothing of Python beside it.
 
-A kernel on a GPU cannot import modules, call NumPy or look into Python's objects. In the interpreter it could, and so it
-could patch the `launch` that its check calls. So the notebook, `course.py check` and the grader accept the same kernels:
-functions under `@triton.jit` made of arithmetic, loops, `tl` and other kernels. From a learner's cell, the grader runs
-only these functions and constants (`only_kernels`), in a process that has run nothing else of the submission.
+A kernel on a GPU cannot import modules, call NumPy or look into Python's objects. In the interpreter it could, and so
+it could patch the `launch` that its check calls. So the notebook, `course.py check` and the grader accept the same
+kernels: functions under `@triton.jit` made of arithmetic, loops, `tl` and other kernels. Of a learner's cell, the
+grader runs only these functions and constants (`only_kernels`), in a process that runs nothing else of the submission.
 """
 
 from __future__ import annotations
@@ -14,13 +14,24 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-_TL = frozenset(
-    ["abs", "arange", "argmax", "argmin", "associative_scan", "assume", "atomic_add", "atomic_max", "atomic_min", "bfloat16", "broadcast", "broadcast_to", "cast", "cat", "cdiv", "ceil", "clamp", "constexpr", "cos", "cumprod", "cumsum", "debug_barrier", "device_assert", "device_print", "div_rn", "dot", "erf", "exp", "exp2", "expand_dims", "fdiv", "flip", "float16", "float32", "float64", "floor", "fma", "full", "gather", "int1", "int16", "int32", "int64", "int8", "interleave", "join", "load", "log", "log2", "max", "max_constancy", "max_contiguous", "maximum", "min", "minimum", "multiple_of", "num_programs", "permute", "philox", "program_id", "range", "ravel", "reduce", "reshape", "rsqrt", "sigmoid", "sin", "softmax", "sort", "split", "sqrt", "sqrt_rn", "static_assert", "static_print", "static_range", "store", "sum", "swizzle2d", "trans", "uint16", "uint32", "uint64", "uint8", "umulhi", "view", "where", "xor_sum", "zeros", "zeros_like"]
-)
+# The names of `tl`, and the attributes of a tile or a pointer, that a kernel may use.
+_TL = frozenset({
+    "abs", "arange", "argmax", "argmin", "associative_scan", "assume", "atomic_add", "atomic_max", "atomic_min",
+    "bfloat16", "broadcast", "broadcast_to", "cast", "cat", "cdiv", "ceil", "clamp", "constexpr", "cos", "cumprod",
+    "cumsum", "debug_barrier", "device_assert", "device_print", "div_rn", "dot", "erf", "exp", "exp2",
+    "expand_dims", "fdiv", "flip", "float16", "float32", "float64", "floor", "fma", "full", "gather", "int1",
+    "int16", "int32", "int64", "int8", "interleave", "join", "load", "log", "log2", "max", "max_constancy",
+    "max_contiguous", "maximum", "min", "minimum", "multiple_of", "num_programs", "permute", "philox", "program_id",
+    "range", "ravel", "reduce", "reshape", "rsqrt", "sigmoid", "sin", "softmax", "sort", "split", "sqrt", "sqrt_rn",
+    "static_assert", "static_print", "static_range", "store", "sum", "swizzle2d", "trans", "uint16", "uint32",
+    "uint64", "uint8", "umulhi", "view", "where", "xor_sum", "zeros", "zeros_like",
+})  # fmt: skip
 _TRITON = frozenset({"cdiv", "next_power_of_2"})
-_METHODS = frozenset(  # of a tile or a pointer
-    ["T", "abs", "broadcast_to", "cast", "cumsum", "dtype", "element_ty", "exp", "expand_dims", "log", "max", "min", "numel", "permute", "ravel", "reshape", "shape", "sigmoid", "softmax", "sqrt", "sum", "to", "trans", "type", "value", "view"]
-)
+_METHODS = frozenset({
+    "T", "abs", "broadcast_to", "cast", "cumsum", "dtype", "element_ty", "exp", "expand_dims", "log", "max", "min",
+    "numel", "permute", "ravel", "reshape", "shape", "sigmoid", "softmax", "sqrt", "sum", "to", "trans", "type",
+    "value", "view",
+})  # fmt: skip
 _PYTHON = frozenset(
     {"NotImplementedError", "abs", "bool", "float", "int", "len", "max", "min", "range", "tuple"}
 )
@@ -151,6 +162,8 @@ def _attributes_of(base: ast.expr, own: set[str]) -> frozenset[str]:
 
 def _constants(node: ast.stmt) -> set[str]:
     """The names that a statement binds to constants, such as `TILE: tl.constexpr = 4`; else none."""
+    targets: list[ast.expr]
+    value: ast.expr | None
     if isinstance(node, ast.AnnAssign) and _is_of(node.annotation, "tl", {"constexpr"}):
         targets, value = [node.target], node.value
     elif isinstance(node, ast.Assign):

@@ -102,7 +102,7 @@ def lines(
 
 
 def _next_hint(id: str, answer: str, mistake: str | None, opened: dict[str, Any]) -> int:
-    """Number of the exercise's open hints: one more for each new answer, except where a new mistake has its own hint."""
+    """Number of the exercise's open hints: one more for each new answer, unless a new mistake has its own hint."""
     digest = hashlib.sha256(answer.encode(errors="replace")).hexdigest()[:16]
     known = opened.get(id)
     if not isinstance(known, dict) or not isinstance(known.get("hint"), int):

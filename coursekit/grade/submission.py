@@ -197,7 +197,7 @@ def bytes_of(path: Path) -> bytes:
     """
     try:
         number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with open(number, "rb") as file:
+        with os.fdopen(number, "rb") as file:
             if not stat.S_ISREG(os.fstat(number).st_mode):
                 raise ValueError("there is no such file")
             text = file.read(MAX_FILE + 1)

@@ -164,7 +164,8 @@ ARENA = Exercise(
         "total-free": "The free slots of all holes were added up, but a piece must fit into one hole.",
         "not-first": "The piece was not placed in the first hole that is large enough.",
         "overlap": "The new piece covers slots that another piece holds or that do not exist.",
-        "not-a-start": "allocate must return the piece's first slot, a whole number, or None if no hole is large enough.",
+        "not-a-start": "allocate must return the piece's first slot, a whole number, or None if no hole is large "
+        "enough.",
         "refused": "The request was refused although one hole is large enough.",
         "count": "`num_free` or `largest_hole` is wrong.",
         **SHARED,
@@ -200,13 +201,11 @@ class _Model:
             self.seams -= set(range(expected, expected + size + 1))
             return expected
         key = "overlap" if is_whole(got) else "not-a-start"
-        if got is None:
+        if got is None and expected is not None:
             room = dict(self.holes())[expected]
             seams = self.seams & set(range(expected + 1, expected + room))
             key = "never-joins" if seams else "refused"
-        elif not is_whole(got):
-            pass
-        elif expected is None:
+        elif is_whole(got) and expected is None:
             key = "total-free" if size <= self.num_slots - sum(self.pieces.values()) else "overlap"
         elif is_whole(got) and any(
             start <= got and got + size <= start + room for start, room in self.holes()

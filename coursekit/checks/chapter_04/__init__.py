@@ -22,7 +22,8 @@ FORK = Exercise(
         "wrong-fork": "The forked table does not have the same blocks in the same order, or not the same number of "
         "tokens.",
         "same-list": "Both tables share one list object: a change to one changes the other.",
-        "frees-shared": "A block's reference count is lower than the number of tables that name it: it is free too early.",
+        "frees-shared": "A block's reference count is lower than the number of tables that name it: it is free "
+        "too early.",
         "never-freed": "A block's reference count is higher than the number of tables that name it: it will never "
         "be freed.",
         "not-empty": "A released table must be empty, and releasing an empty table must do nothing.",

@@ -30,8 +30,8 @@ FORWARD = Exercise(
         "wrong-layer": "The wrong layer's cache was written: each layer has its own keys and values, at [layer].",
         "rotary-twice": "Queries or keys were rotated a second time. They already are rotated by their positions; "
         "attention only stores and reads them.",
-        "reshaped": "`reshape` does not exchange two axes: it keeps the elements' order and mixes heads with tokens. Use "
-        "`swapaxes`.",
+        "reshaped": "`reshape` does not exchange two axes: it keeps the elements' order and mixes heads with tokens. "
+        "Use `swapaxes`.",
         "not-itself": "A token does not see itself: at position p it sees the p + 1 positions 0 to p, `[: p + 1]`.",
         "read-before-write": "The cache was read before it was written: a token sees neither itself nor the other "
         "tokens of this step.",
@@ -280,20 +280,16 @@ def _check_caches(x: _Inputs, keys: np.ndarray, values: np.ndarray, told: str) -
         raise Wrong(
             "wrong-layer", f"{told}: layers {changed} of the caches changed, expected only layer {x.layer}."
         )
-    differ = [
-        (
-            name,
-            *(int(k) for k in np.argwhere(~close(np.nan_to_num(got), np.nan_to_num(wanted), 1e-6))[0][1:3]),
-        )
-        for name, got, wanted in (("key", keys, right_keys), ("value", values, right_values))
-        if not np.array_equal(got, wanted, **same)
-    ]
+    differ: list[tuple[str, int, int]] = []
+    for one, got, wanted in (("key", keys, right_keys), ("value", values, right_values)):
+        if not np.array_equal(got, wanted, **same):
+            at = np.argwhere(~close(np.nan_to_num(got), np.nan_to_num(wanted), 1e-6))[0]
+            differ.append((one, int(at[1]), int(at[2])))
     name, block, offset = differ[0]
     twice = close(np.nan_to_num(keys), np.nan_to_num(x.written(rotated=True)[0]), 1e-5).all()
-    mixed = dict(
-        zip(("key", "value"), zip((keys, values), x.written(reshaped=True), strict=True), strict=True)
-    )
-    if all(close(*map(np.nan_to_num, mixed[one[0]]), 1e-6).all() for one in differ):
+    mixed = dict(zip(("key", "value"), x.written(reshaped=True), strict=True))
+    found = {"key": keys, "value": values}
+    if all(close(np.nan_to_num(found[one]), np.nan_to_num(mixed[one]), 1e-6).all() for one, *_ in differ):
         raise Wrong(
             "reshaped", f"{told}: {name}_cache[{x.layer}, {block}, {offset}] holds several heads' {name}s."
         )

@@ -67,7 +67,8 @@ def test_a_second_statement_in_a_line_is_not_kept(line: str) -> None:
         "with x: pass", "try:\n        x\n    except x: pass", "def inner(): pass", "class A: pass", "x.shape = 3",
         "del x", "global launch", "f'{x.__class__}'", "'{0.__class__}'.format(x)", "launch(x)", "tl = x", "yield x",
         "tl.math.core.os", "tl.extra.cuda", "y: np.int8 = 3", "x.to.__self__", "launch = 3", "(lambda: 0)()",
-        "type(x)", "x.dtype.__class__", "vars(x)", "super()", "breakpoint()", "await x", "match x:\n        case _: pass",
+        "type(x)", "x.dtype.__class__", "vars(x)", "super()", "breakpoint()", "await x",
+        "match x:\n        case _: pass",
     ],
 )  # fmt: skip
 def test_what_a_gpu_cannot_do_is_refused(body: str) -> None:

@@ -3,6 +3,7 @@
 Each row is an answer, the misconception that the check must name, and texts that the message must and must not contain.
 """
 
+# ruff: noqa: E501  answers are written in one line per line of theirs
 from __future__ import annotations
 
 from typing import NamedTuple
