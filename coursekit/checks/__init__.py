@@ -1,6 +1,7 @@
 """Checks of the exercises: `check("2.1", slot)` in a notebook, and the same parts in the grader.
 
-`framework.py` defines a check, `answers.py` calls the answers, and `chapter_NN` contain the checks.
+`framework.py` defines a check, `answers.py` calls the answers, `chapter_NN` contain the checks, and `hints.toml` has a
+hint for each mistake that they name. `run_cell.py` runs a cell, and `kernel_source.py` says what a kernel may contain.
 """
 
 from __future__ import annotations

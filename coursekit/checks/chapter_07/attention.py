@@ -294,8 +294,8 @@ def _check_caches(x: _Inputs, keys: np.ndarray, values: np.ndarray, told: str) -
             "reshaped", f"{told}: {name}_cache[{x.layer}, {block}, {offset}] holds several heads' {name}s."
         )
     slot = block * x.keys.shape[2] + offset
-    wanted = "this step's" if slot in x.batch["slot_mapping"] else "the old"
-    detail = f"{told}: {name}_cache[{x.layer}, {block}, {offset}] (slot {slot}) should hold {wanted} {name}."
+    whose = "this step's" if slot in x.batch["slot_mapping"] else "the old"
+    detail = f"{told}: {name}_cache[{x.layer}, {block}, {offset}] (slot {slot}) should hold {whose} {name}."
     raise Wrong("rotary-twice" if twice and name == "key" else "wrong-rows", detail)
 
 
