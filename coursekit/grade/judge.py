@@ -9,6 +9,7 @@ answer that fails with the student's own earlier answers is tried once more with
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,7 +86,7 @@ class Judge:
     def grade(self, submission: Submission) -> StudentResult:
         """Grade all exercises of a submission."""
         results: dict[str, ExerciseResult] = {}
-        self.zygote.close()  # the next sandbox gets a fresh one
+        self.zygote.renew()
         for id in self.book.ids:
             if submission.problem:
                 results[id] = ExerciseResult(exercise(id).fail_all(MISSING, submission.problem))
@@ -140,7 +141,9 @@ class Judge:
 
         def added(sources: list[str]) -> Iterator[Step]:
             kept = (source for source in sources if source not in submission.harmful)
-            return (("added", "<cell added by the student>", source) for source in kept)
+            return (("added", f"<cell added by the student, {next(numbers)}>", source) for source in kept)
+
+        numbers = itertools.count(1)  # two cells of one name would show each other's lines
 
         for number, cell in enumerate(self.book.cells, 1):
             if cell.kind == "code":

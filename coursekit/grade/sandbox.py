@@ -6,6 +6,7 @@ with the reason in `Broken`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -43,7 +44,9 @@ class Rules:
 
 
 class Zygote:
-    """The process that forks sandboxes for this judge. Started on first use, and restarted if it died.
+    """The process that forks one student's sandboxes, and the nursery that forked it (`zygote.py`).
+
+    Both are started on first use, and again if they died.
 
     Args:
         root: the course's folder.
@@ -55,7 +58,9 @@ class Zygote:
 
     def __init__(self, root: Path = ROOT, *, weak: bool = False) -> None:
         self.root, self.weak = root, weak
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None  # the nursery
+        self.control: socket.socket | None = None  # to the zygote
+        self.pid = 0  # of the zygote
         if problems := unprotected([root]):
             raise WeakSandbox(problems[0])
 
@@ -84,31 +89,46 @@ class Zygote:
         except Broken:
             return {}  # the sandbox has ended with its zygote
 
+    def renew(self) -> None:
+        """Let the next sandbox come from a fresh zygote, in which nothing of another student has run."""
+        if self.control is not None:
+            self.control.close()
+            self.control, self.pid = None, 0
+
     def close(self, *, wait: bool = True) -> None:
-        """End the zygote and all its sandboxes. Use `wait=False` in a signal handler."""
+        """End the nursery, the zygote and all its sandboxes. Use `wait=False` in a signal handler."""
         if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                if self.pid:
+                    os.kill(self.pid, signal.SIGKILL)  # its parent, the nursery, has not waited for it
             self.process.kill()
             if wait:
-                self.control.close()
+                self.renew()
+                self.nursery.close()
                 self.process.wait()
                 self.process = None
 
     def _ask(self, order: dict[str, Any], attached: socket.socket | None = None) -> dict[str, int]:
-        if self.process is None or self.process.poll() is not None:
+        if self.process is None or self.process.poll() is not None or self.control is None:
             if order["do"] == "end":
                 return {}  # it died with its parent
-            self._launch()
         try:
-            data = json.dumps(order).encode()
-            socket.send_fds(self.control, [data], [attached.fileno()] if attached else [])
-            return dict(json.loads(self.control.recv(4096)))
-        except (OSError, ValueError):
+            if self.process is None or self.process.poll() is not None:
+                self._launch()
+            if self.control is None:
+                self.control, theirs = socket.socketpair()
+                self.control.settimeout(_PATIENCE)
+                with theirs:
+                    self.pid = _exchange(self.nursery, {"do": "student"}, theirs)["pid"]
+            return _exchange(self.control, order, attached)
+        except (OSError, ValueError, KeyError):
             self.close()
             raise Broken("died", "the process that starts sandboxes died or did not answer") from None
 
     def _launch(self) -> None:
-        self.control, theirs = socket.socketpair()
-        self.control.settimeout(_PATIENCE)
+        self.renew()
+        self.nursery, theirs = socket.socketpair()
+        self.nursery.settimeout(_PATIENCE)
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _START.format(root=str(self.root), number=theirs.fileno())],
@@ -118,6 +138,13 @@ class Zygote:
                 cwd="/",
                 env={"PATH": os.environ.get("PATH", ""), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
+
+
+def _exchange(
+    end: socket.socket, order: dict[str, Any], attached: socket.socket | None = None
+) -> dict[str, int]:
+    socket.send_fds(end, [json.dumps(order).encode()], [attached.fileno()] if attached else [])
+    return dict(json.loads(end.recv(4096)))
 
 
 class Sandbox(Host):

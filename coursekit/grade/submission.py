@@ -141,7 +141,7 @@ def _sort(cells: list[dict[str, Any]], book: Book, found: Submission) -> None:
         id = answer_of.get(key or "")
         if cell.get("cell_type") != "code":
             if id:
-                found.notes[id].append("The cell for the answer is not a code cell, so it was not used.")
+                _note(found, id, "The cell for the answer is not a code cell, so it was not used.")
             continue
         if id:
             _take(found, id, source, book.answer(id).stub)
@@ -162,12 +162,16 @@ def _sort(cells: list[dict[str, Any]], book: Book, found: Submission) -> None:
 def _take(found: Submission, id: str, source: str, stub: str) -> None:
     """Of several cells with the same exercise id, use the last one that was changed."""
     if id in found.answers:
-        found.notes[id].append(
-            "Several cells have this exercise's id; the last one that was changed is graded."
-        )
+        _note(found, id, "Several cells have this exercise's id; the last one that was changed is graded.")
         if source.strip() == stub.strip():
             return
     found.answers[id] = source
+
+
+def _note(found: Submission, id: str, text: str) -> None:
+    """Add a note once, however many cells call for it."""
+    if text not in found.notes[id]:
+        found.notes[id].append(text)
 
 
 def _cells(path: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """The process that forks sandboxes, and the code that runs in a sandbox.
 
-Each judge starts one *zygote* for each student. It has imported the packages that answers commonly import and no check
-code, so a sandbox costs only a fork (milliseconds) and always starts from the same clean state. The judge asks it to
-start a sandbox, passing the socket's other end, and to end one.
+Each judge starts one *nursery*, which has imported the packages that answers commonly import and no check code, and has
+run nothing of a submission. It forks a *zygote* for each student and ends the one before. The judge asks the zygote to
+start a sandbox, passing the socket's other end, and to end one. So a student or a sandbox costs only a fork
+(milliseconds), and always starts from the same clean state.
 
 In the sandbox, `serve` runs the cells that it receives and performs the judge's calls on the objects they made. A
 submission can take this code over; nothing depends on it being honest.
@@ -45,9 +46,9 @@ _LAB = {
 
 
 def main(number: int, course: str) -> None:
-    """Serve the judge at the other end of file descriptor `number` until the judge exits."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the judge handles Ctrl-C; the zygote ends with the judge
-    control = socket.socket(fileno=number)
+    """Fork zygotes for the judge at the other end of file descriptor `number` until the judge exits."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the judge handles Ctrl-C; all of these end with the judge
+    nursery, zygote = socket.socket(fileno=number), 0
     for name in [name for name in sys.modules if name.partition(".")[0] in ("coursekit", "paged_ref")]:
         del sys.modules[
             name
@@ -56,6 +57,23 @@ def main(number: int, course: str) -> None:
     gc.collect()
     gc.freeze()
     while True:
+        data, files, _, _ = socket.recv_fds(nursery, 1 << 10, 1)
+        if zygote:
+            _end(zygote)
+        if not data:
+            return
+        zygote = os.fork()
+        if zygote == 0:
+            nursery.close()
+            _serve_student(socket.socket(fileno=files[0]), Path(course))
+            os._exit(0)
+        os.close(files[0])
+        nursery.sendall(json.dumps({"pid": zygote}).encode())
+
+
+def _serve_student(control: socket.socket, course: Path) -> None:
+    """Start and end sandboxes until the judge closes the connection."""
+    while True:
         data, files, _, _ = socket.recv_fds(control, 1 << 16, 1)
         if not data:
             return
@@ -63,7 +81,7 @@ def main(number: int, course: str) -> None:
         if order["do"] == "start":
             pid = os.fork()
             if pid == 0:
-                _become_sandbox(files[0], Path(course), order)
+                _become_sandbox(files[0], course, order)
             os.close(files[0])
             control.sendall(json.dumps({"pid": pid}).encode())
         else:

@@ -112,9 +112,9 @@ def test_after_all_attacks_an_honest_answer_gets_its_points_and_nothing_is_left_
     judges: Judges,
 ) -> None:
     assert attack(judges, "2.1", RIGHT["2.1"]).verdict.earned == 4
-    process = judges["2"].zygote.process
-    assert process is not None
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    pid = judges["2"].zygote.pid
+    assert pid
+    children = Path(f"/proc/{pid}/task/{pid}/children")
     assert not children.exists() or children.read_text().split() == []
 
 

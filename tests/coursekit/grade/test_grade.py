@@ -218,6 +218,30 @@ def test_of_several_copies_the_last_one_worked_on_counts(judge: Judge, tmp_path:
     assert one.verdict.earned == 4 and "Several cells" in one.notes[0]
 
 
+def test_a_thousand_copies_of_a_cell_give_one_note(judge: Judge, tmp_path: Path) -> None:
+    data = notebook({"2.1": SLOT})
+    answer = dict(cell_of(data, "2.1"))
+    text = answer | {"cell_type": "markdown"}
+    data["cells"] += [answer] * 1000 + [text] * 1000
+    one = grade(judge, tmp_path, data).exercises["2.1"]
+    assert one.verdict.earned == 4 and len(one.notes) == 2
+
+
+def test_an_added_kernel_keeps_its_own_source(judges: dict[str, Judge]) -> None:
+    """Triton reads a kernel's source when it is launched, after all cells have run."""
+    chapter = judges["5"]
+    answer = chapter.book.answer("5.1").solved.replace(
+        "tl.load(table_ptr + logical)", "place(table_ptr, logical)"
+    )
+    helpers = [
+        "\n\n@triton.jit\ndef place(table_ptr, logical):\n    return tl.load(table_ptr + logical)\n",
+        "\n\n@triton.jit\ndef other(table_ptr, logical):\n    return 0\n",
+    ]
+    submission = Submission("x", "x.ipynb", answers={"5.1": answer})
+    submission.before["5.1"] = helpers
+    assert chapter.grade_exercise(submission, exercise("5.1"), set()).verdict.passed
+
+
 def test_a_deleted_answer_is_told(judge: Judge, tmp_path: Path) -> None:
     data = notebook({"2.4": RIGHT["2.4"]})
     data["cells"].remove(cell_of(data, "2.1"))
