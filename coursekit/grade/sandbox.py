@@ -99,8 +99,8 @@ class Zygote:
         """End the nursery, the zygote and all its sandboxes. Use `wait=False` in a signal handler."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
-                if self.pid:
-                    os.kill(self.pid, signal.SIGKILL)  # its parent, the nursery, has not waited for it
+                if self.pid and self.process.poll() is None:  # so the number still belongs to the zygote
+                    os.kill(self.pid, signal.SIGKILL)
             self.process.kill()
             if wait:
                 self.renew()
@@ -109,11 +109,11 @@ class Zygote:
                 self.process = None
 
     def _ask(self, order: dict[str, Any], attached: socket.socket | None = None) -> dict[str, int]:
-        if self.process is None or self.process.poll() is not None or self.control is None:
-            if order["do"] == "end":
-                return {}  # it died with its parent
+        alive = self.process is not None and self.process.poll() is None
+        if order["do"] == "end" and not (alive and self.control):
+            return {}  # it died with its zygote
         try:
-            if self.process is None or self.process.poll() is not None:
+            if not alive:
                 self._launch()
             if self.control is None:
                 self.control, theirs = socket.socketpair()

@@ -111,7 +111,10 @@ def test_parts_give_partial_credit(judge: Judge, tmp_path: Path) -> None:
     assert message(result, "2.2").startswith("A failed allocation must take nothing")
 
 
-def test_an_answer_that_hangs_late_keeps_what_it_earned(judge: Judge, tmp_path: Path) -> None:
+def test_an_answer_that_hangs_late_keeps_what_it_earned(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "seconds", 3)
     source = RIGHT["2.2"].replace("raise OutOfBlocks", "while True: pass\n            raise OutOfBlocks")
     one = grade(judge, tmp_path, notebook({"2.2": source})).exercises["2.2"]
     assert [(part.earned, part.status) for part in one.verdict.parts] == [
@@ -203,7 +206,10 @@ def test_helpers_in_cells_of_their_own_are_taken_along(judge: Judge, tmp_path: P
     assert points(grade(judge, tmp_path, data))["2.1"] == 4
 
 
-def test_an_added_cell_that_hangs_does_not_cost_the_answer(judge: Judge, tmp_path: Path) -> None:
+def test_an_added_cell_that_hangs_does_not_cost_the_answer(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "seconds", 3)
     data = notebook({"2.1": SLOT})
     data["cells"].insert(0, code_cell("while True:\n    pass"))
     one = grade(judge, tmp_path, data).exercises["2.1"]
