@@ -38,6 +38,11 @@ def test_every_exercise_has_minutes() -> None:
     assert set(MINUTES) == {entry.exercise for entry in entries(ROOT)}
 
 
+def test_the_grading_manual_states_the_sum() -> None:
+    total = sum(exercise(id).points for id in MINUTES)
+    assert f"gives all {total} points" in (ROOT / "docs/grading.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(("slip", "earned"), SLIPS.items(), ids=map("-".join, SLIPS))
 def test_one_slip_costs_its_own_parts(slip: tuple[str, str], earned: int) -> None:
     id, key = slip
