@@ -86,7 +86,7 @@ def test_the_wheel_holds_every_module_and_the_data_they_read(built: Built) -> No
     packages = ("paged_ref/", "coursekit/", "bench/")
     modules = {name for name in repository_files() if name.startswith(packages) and name.endswith(".py")}
     assert sorted(modules - built.wheel) == []
-    assert "coursekit/jupyter/labconfig/page_config.json" in built.wheel
+    assert {"coursekit/checks/hints.toml", "coursekit/jupyter/labconfig/page_config.json"} <= built.wheel
     assert {"paged_ref/py.typed", "coursekit/py.typed"} <= built.wheel
     others = {name.partition("/")[0] for name in built.wheel} - {name.rstrip("/") for name in packages}
     assert [name for name in others if not name.endswith(".dist-info")] == []

@@ -1,6 +1,7 @@
 """Checks of the exercises: `check("2.1", slot)` in a notebook, and the same parts in the grader.
 
-`framework.py` defines a check, `answers.py` calls the answers, and `chapter_NN` contain the checks.
+`framework.py` defines a check, `answers.py` calls the answers, `chapter_NN` contain the checks, and `hints.toml` has a
+hint for each mistake that they name. `run_cell.py` runs a cell, and `kernel_source.py` says what a kernel may contain.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from coursekit.checks.answers import LocalHost
 from coursekit.checks.framework import CRASHED, PASSED, Exercise, Verdict, exercise
+from coursekit.checks.hints import hint_for
 from coursekit.checks.source import remember, used
 
 USED_AND_WRONG = "was used here and does not pass its own check: fix that first."
@@ -27,7 +29,7 @@ def check(id: str, *answers: Any) -> None:
     """Check an answer with fresh random inputs; print the points, or raise CheckFailed with the problem."""
     task, seed = exercise(id), secrets.randbits(32)
     remember(id, answers)
-    refused = task.refused_imports(answers)
+    refused = task.refused(answers)
     verdict = task.fail_all(CRASHED, refused) if refused else run_here(task, answers, seed)
     text = report(verdict)
     if not verdict.passed:
@@ -59,7 +61,7 @@ def failing_needs(task: Exercise, answers: Iterable[Any], seed: int) -> list[str
 
 
 def report(verdict: Verdict) -> str:
-    """Format the verdict: one summary line and, unless everything passed, one line per part."""
+    """Format the verdict: one summary line and, unless everything passed, one line per part and a hint."""
     head = f"Exercise {verdict.exercise}: {verdict.earned} of {verdict.points} points"
     if verdict.passed:
         return f"{head}. Everything passed."
@@ -70,4 +72,7 @@ def report(verdict: Verdict) -> str:
         text = "the same" if part.message in told else part.message
         told.add(part.message)
         lines.append(f"  {mark} {part.name}" + (f": {text}" if part.status != PASSED else ""))
+    failure = verdict.first_failure
+    if failure and (hint := hint_for(verdict.exercise, failure.misconception)):
+        lines.append(f"  Hint: {hint}")
     return "\n".join(lines)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import builtins
 import itertools
-import linecache
 import reprlib
 import types
 from collections.abc import Callable, Iterator
@@ -108,6 +107,11 @@ class Proxy:
     def __iter__(self) -> Iterator[Any]:
         items = self._ask("list", (), f"list({self._label})")
         return iter(items if isinstance(items, list) else [])
+
+    def __array__(self, *args: Any, **named: Any) -> Any:
+        raise TypeError(
+            "an object of the answer is not an array"
+        )  # or NumPy would ask for its items, for ever
 
     def __repr__(self) -> str:
         return str(self._label)
@@ -287,13 +291,6 @@ def perform(thing: Any, operation: str, arguments: Any) -> Any:
         case "list":
             return list(itertools.islice(thing, MAX_ITEMS))
     raise BadMessage(f"unknown operation {operation!r}")
-
-
-def define(source: str, name: str, namespace: dict[str, Any], *, secret: bool = False) -> None:
-    """Run a cell and, unless it is secret, keep its source lines, so that an error can show the line that raised it."""
-    if not secret:
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    exec(compile(source, name, "exec"), namespace)
 
 
 def describe(error: BaseException) -> tuple[str, list[str], str, str]:

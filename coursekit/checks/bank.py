@@ -10,6 +10,7 @@ order: after the setup cells and the reference answers to the earlier exercises.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,9 @@ from typing import Any
 from coursekit.build.exercises import cells_of, sources
 from coursekit.build.percent import notebook_from_text
 from coursekit.cells import Cell
-from coursekit.checks.answers import CELL, LocalHost, define
+from coursekit.checks.answers import CELL, LocalHost
 from coursekit.checks.framework import CRASHED, Verdict, exercise
+from coursekit.checks.run_cell import define
 
 
 @dataclass(frozen=True)
@@ -38,21 +40,23 @@ class Entry:
         return f"{self.exercise}-{re.sub(r'[^a-z0-9]+', '-', kind.lower())}"
 
 
-def entries(root: Path) -> list[Entry]:
+@functools.cache
+def entries(root: Path) -> tuple[Entry, ...]:
     """Return the whole bank, in order."""
     found = []
     for path in sorted((root / "curriculum/mistakes").glob("*/*.py")):
         for cell in notebook_from_text(path.read_text(encoding="utf-8")).cells:
             if cell.cell_type == "code":
                 found.append(Entry(path.stem, cell.source, **dict(cell.metadata)))
-    return found
+    return tuple(found)
 
 
-def cells_until(root: Path, id: str) -> list[Cell]:
+@functools.cache
+def cells_until(root: Path, id: str) -> tuple[Cell, ...]:
     """Return the notebook's code cells before the exercise's answer: setup and earlier answers."""
     cells, _ = cells_of(sources(root)[f"{int(id.split('.')[0]):02}"].read_text(encoding="utf-8"))
     until = [(cell.kind, cell.exercise) for cell in cells].index(("answer", id))
-    return [cell for cell in cells[:until] if cell.kind in ("code", "answer")]
+    return tuple(cell for cell in cells[:until] if cell.kind in ("code", "answer"))
 
 
 def judge(root: Path, id: str, code: str, seed: int) -> Verdict:
@@ -63,7 +67,7 @@ def judge(root: Path, id: str, code: str, seed: int) -> Verdict:
     define(code, f"{CELL}{id}>", namespace)
     task, host = exercise(id), LocalHost()
     answers = [namespace[name] for name in task.answers]
-    if refused := task.refused_imports(answers):
+    if refused := task.refused(answers):
         return task.fail_all(CRASHED, refused)
     return task.run(
         [host.proxy(answer, name) for answer, name in zip(answers, task.answers, strict=True)], seed

@@ -20,6 +20,7 @@ from typing import Any
 
 MAX_BYTES = 16_000_000
 MAX_DEPTH = 40
+MAX_KEYS = 5_000  # set members and dictionary keys of a message: more, with equal hashes, would take hours to compare
 _SCALARS = (bool, int, float, str)
 
 
@@ -56,24 +57,45 @@ def encode(value: Any, keep: Callable[[Any], int], depth: int = 0) -> Any:
 
 def decode(data: Any, proxy: Callable[[int, str], Any]) -> Any:
     """Decode a value from `encode`; `proxy(number, type name)` returns the stand-in for an object."""
-    if data is None or type(data) in _SCALARS:
-        return data
-    match data:
-        case ["list", *items]:
-            return [decode(item, proxy) for item in items]
-        case ["tuple", *items]:
-            return tuple(decode(item, proxy) for item in items)
-        case ["set", *items]:
-            return {_hashable(decode(item, proxy)) for item in items}
-        case ["dict", *pairs] if all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
-            return {_hashable(decode(key, proxy)): decode(value, proxy) for key, value in pairs}
-        case ["bytes", str(text)]:
-            return _bytes(text)
-        case ["array", str(dtype), [*shape], str(text)]:
-            return _array(dtype, shape, _bytes(text))
-        case ["handle", int(number), str(kind)]:
-            return proxy(number, kind[:60])
-    raise BadMessage(f"not a value: {str(data)[:80]}")
+    return _Decoder(proxy).value(data)
+
+
+class _Decoder:
+    """Decodes one message, and counts what has to be hashed."""
+
+    def __init__(self, proxy: Callable[[int, str], Any]) -> None:
+        self.proxy, self.keys = proxy, 0
+
+    def value(self, data: Any) -> Any:
+        if data is None or type(data) in _SCALARS:
+            return data
+        match data:
+            case ["list", *items]:
+                return [self.value(item) for item in items]
+            case ["tuple", *items]:
+                return tuple(self.value(item) for item in items)
+            case ["set", *items]:
+                return {self._key(item) for item in items}
+            case ["dict", *pairs] if all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+                return {self._key(key): self.value(value) for key, value in pairs}
+            case ["bytes", str(text)]:
+                return _bytes(text)
+            case ["array", str(dtype), [*shape], str(text)]:
+                return _array(dtype, shape, _bytes(text))
+            case ["handle", int(number), str(kind)]:
+                return self.proxy(number, kind[:60])
+        raise BadMessage(f"not a value: {str(data)[:80]}")
+
+    def _key(self, data: Any) -> Any:
+        self.keys += 1
+        if self.keys > MAX_KEYS:
+            raise BadMessage(f"more than {MAX_KEYS:,} set members and dictionary keys")
+        value = self.value(data)
+        try:
+            hash(value)
+        except TypeError:
+            raise BadMessage(f"a {type(value).__name__} cannot be in a set or a dictionary key") from None
+        return value
 
 
 def to_bytes(message: Any) -> bytes:
@@ -115,7 +137,7 @@ def _array(dtype: str, shape: list[Any], data: bytes) -> Any:
         if kind.kind not in "biufc" or not all(type(size) is int and size >= 0 for size in shape):
             raise BadMessage(f"not an array: dtype {dtype[:20]}, shape {shape[:8]}")
         return np.frombuffer(data, dtype=kind).reshape(shape).copy()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise BadMessage(f"not an array: {error}") from None
 
 
@@ -124,11 +146,3 @@ def _bytes(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise BadMessage(f"not bytes: {error}") from None
-
-
-def _hashable(value: Any) -> Any:
-    try:
-        hash(value)
-    except TypeError:
-        raise BadMessage(f"a {type(value).__name__} cannot be in a set or a dictionary key") from None
-    return value

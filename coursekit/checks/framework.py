@@ -24,16 +24,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coursekit.checks.answers import AnswerRaised, Proxy, clean, output, show
-from coursekit.checks.source import imported, in_own_cell
+from coursekit.checks.kernel_source import kernels_refused, not_a_kernel
+from coursekit.checks.source import import_refused, imported, in_own_cell
 
 PartFunction = Callable[..., None]
 REGISTRY: dict[str, Exercise] = {}
 
 MAX_MESSAGE = 3000  # characters of a message, whatever it quotes
 PASSED, WRONG, CRASHED, UNSOLVED = "passed", "wrong", "crashed", "unsolved"
-
-
-IMPORT_REFUSED = "The answer uses {package}. Use Python's standard library and NumPy only."
 
 
 class HostLost(Exception):
@@ -111,8 +109,8 @@ class Exercise:
     `helpers` are those of the names that the notebook defines, not the answer: the grader takes them before any of the
     student's cells can replace them. `needs` names earlier exercises whose answers this one uses; `without` names
     packages that an answer must not use: `paged_ref` contains the solution, and the arrays of `torch` are not those of
-    the exercise. `slowness` multiplies
-    the grader's time limit and `memory_mb` raises its memory limit, for an exercise that needs more than the others.
+    the exercise. With `kernels`, the answers are kernels (`kernel_source.py`). `slowness` multiplies the grader's time
+    limit and `memory_mb` raises its memory limit, for an exercise that needs more than the others.
     """
 
     id: str
@@ -121,6 +119,7 @@ class Exercise:
     needs: tuple[str, ...] = ()
     helpers: tuple[str, ...] = ()
     without: tuple[str, ...] = ("paged_ref", "torch")
+    kernels: bool = False
     slowness: float = 1
     memory_mb: int = 0
     parts: list[Part] = field(default_factory=list)
@@ -157,10 +156,14 @@ class Exercise:
             results.append(PartResult(part.name, part.points, 0, lost.kind, None, message))
         return Verdict(self.id, tuple(results))
 
-    def refused_imports(self, answers: Iterable[Any]) -> str:
-        """Return a message if answers of this process use a package that the sandbox would refuse, else ""."""
+    def refused(self, answers: Iterable[Any]) -> str:
+        """Return a message if answers of this process use what the sandbox would refuse, else ""."""
+        answers = list(answers)
         found = sorted(imported(answers) & set(self.without))
-        return IMPORT_REFUSED.format(package=found[0]) if found else ""
+        if found:
+            return import_refused(found[0])
+        reason = kernels_refused(answers) if self.kernels else ""
+        return reason and not_a_kernel(reason)
 
     def fail_all(self, status: str, message: str) -> Verdict:
         """Return the verdict when no part could run."""
@@ -213,7 +216,9 @@ def difference(call: str, expected: Any, got: Any) -> str:
 
 
 def show_got(got: Any) -> str:
-    """Format a returned value; None gets advice, because it usually means that `return` is missing."""
+    """Format a returned value; None and a coroutine get advice: `return` is missing, or `async` is too much."""
+    if isinstance(got, Proxy) and repr(got) == "coroutine":
+        return "a coroutine (define the function with `def`, not with `async def`)"
     nothing = got is None or (isinstance(got, list | tuple) and len(got) == 1 and got[0] is None)
     return "None (it returned nothing: use `return`)" if nothing else show(got)
 
@@ -293,14 +298,19 @@ def _now(value: Any) -> str:
     return "an array with other values" if hasattr(value, "dtype") else show(value)
 
 
+MAX_LIST = 10_000  # of an answer: no exercise returns as many items
+
+
 def as_list(value: Any) -> list[Any]:
     """Convert a list, tuple, range, array or other iterable to a list; wrap any other value as [value]."""
     if isinstance(value, Proxy):
-        return list(value)
-    if hasattr(value, "tolist"):
-        value = value.tolist()
+        value = list(value)
+    elif hasattr(value, "tolist"):
+        value = value.tolist() if value.size <= MAX_LIST else range(value.size)
     if isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__"):
         return [value]
+    if len(value) > MAX_LIST:
+        raise ValueError(f"{len(value):,} items are too many")
     return list(value)
 
 

@@ -16,7 +16,15 @@ from typing import Any
 
 CELL = "<exercise "  # prefix of an answer's file name in the grader and in the tests: `<exercise 2.1>`
 _OTHER_CELLS = ("<cell", "<ipython")
+_SOLUTION = "paged_ref"
 CELLS: dict[str, str] = {}  # a notebook cell's file name → the exercise whose answer it holds
+
+
+def import_refused(name: str) -> str:
+    """Return the sentence on a package that an answer must not use."""
+    package = name.partition(".")[0]
+    why = "contains the solution of this exercise" if package == _SOLUTION else "is not needed here"
+    return f"The answer uses {package}, which {why}. Use Python's standard library and NumPy only."
 
 
 def used(things: Iterable[Any]) -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,8 @@
 """`course.py check [chapter]`: check a learner's progress from the saved notebooks in `exercises/`.
 
-Uses the grader's judge and sandbox. For an unsolved exercise it shows the first problem and one hint; the next hint
-opens once the answer has changed and is still wrong.
+Uses the grader's judge and sandbox. For an unsolved exercise it shows the first problem and the hint that answers the
+named mistake. If there is none, or if the mistake is still there after the answer has changed, the next of the
+exercise's own three hints opens, too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import platformdirs
 from coursekit import ROOT
 from coursekit.build.exercises import sources
 from coursekit.cells import hints_of
+from coursekit.checks.hints import hint_for
 from coursekit.grade.judge import ExerciseResult, Judge
 from coursekit.grade.submission import Book, NoSuchChapter, Submission, load_book, read_submission
 
@@ -91,21 +93,26 @@ def lines(
     if failure is None:
         opened.pop(id, None)
         return [f"✓ {head}", *(f"    {note}" for note in one.notes)]
-    number = _next_hint(id, submission.answers.get(id, ""), opened)
-    hint = hints_of(book.cells, id)[number - 1]
+    own = hint_for(id, failure.misconception)
+    number = _next_hint(id, submission.answers.get(id, ""), failure.misconception if own else None, opened)
+    hints = [f"Hint: {own}"] * bool(own)
+    hints += [f"Hint {number} of 3: {hints_of(book.cells, id)[number - 1]}"] * bool(number)
     first = failure.message.splitlines()[0] if failure.message else failure.status
-    return [f"✗ {head}  {first}", *(f"    {note}" for note in one.notes), f"    Hint {number} of 3: {hint}"]
+    return [f"✗ {head}  {first}", *(f"    {line}" for line in [*one.notes, *hints])]
 
 
-def _next_hint(id: str, answer: str, opened: dict[str, Any]) -> int:
-    """Number of open hints: 1 at first, then one more for each new wrong answer."""
+def _next_hint(id: str, answer: str, mistake: str | None, opened: dict[str, Any]) -> int:
+    """Number of the exercise's open hints: one more for each new answer, unless a new mistake has its own hint."""
     digest = hashlib.sha256(answer.encode(errors="replace")).hexdigest()[:16]
     known = opened.get(id)
     if not isinstance(known, dict) or not isinstance(known.get("hint"), int):
-        opened[id] = {"answer": digest, "hint": 1}
-    elif known.get("answer") != digest:
-        opened[id] = {"answer": digest, "hint": min(known["hint"] + 1, 3)}
-    return int(opened[id]["hint"])
+        known = {"answer": "", "hint": 0, "mistakes": []}
+    mistakes = [one for one in known.get("mistakes") or [] if isinstance(one, str)]
+    if known.get("answer") != digest and (mistake is None or mistake in mistakes):
+        known["hint"] = min(max(known["hint"], 0) + 1, 3)
+    mistakes += [mistake] if mistake is not None and mistake not in mistakes else []
+    opened[id] = {"answer": digest, "hint": known["hint"], "mistakes": mistakes}
+    return int(known["hint"])
 
 
 def _read_opened() -> dict[str, Any]:

@@ -18,7 +18,7 @@ the limits of each.
     submission.py   a notebook → the student's cells, by exercise id
     judge.py        one submission → points: which cells run in which sandbox, which failures block other exercises
     sandbox.py      the judge's end: starts sandboxes, sends calls, enforces time limits
-    zygote.py       the other end: a small process that forks sandboxes, and the code that runs in them
+    zygote.py       the other end: the processes that fork zygotes and sandboxes, and the code that runs in these
     lockdown.py     the restrictions on a sandbox
     syscalls.py     the list of system calls that a sandbox may make
     text.py         text from submissions, made safe to print

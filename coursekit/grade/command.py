@@ -23,7 +23,7 @@ from coursekit.grade.judge import StudentResult
 from coursekit.grade.lockdown import WeakSandbox, exposed, missing_layers, unprotected
 from coursekit.grade.report import write_report
 from coursekit.grade.results import CannotWrite, Results, course_digest, in_one_sentence
-from coursekit.grade.submission import Book, NoSuchChapter, load_book
+from coursekit.grade.submission import Book, NoSuchChapter, bytes_of, load_book
 from coursekit.grade.text import clean
 from coursekit.grade.workers import Settings, Task, grade_locally, read
 
@@ -194,8 +194,8 @@ def _ready(
 def _key(job: Job) -> str:
     """Identify a submission by its student, its file and the file's contents."""
     try:
-        digest = hashlib.sha256(b"" if job.problem else job.path.read_bytes()).hexdigest()[:32]
-    except OSError:
+        digest = hashlib.sha256(b"" if job.problem else bytes_of(job.path)).hexdigest()[:32]
+    except ValueError:
         digest = "unreadable"
     return f"{digest} {job.student} {job.label}"
 

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coursekit.grade.submission import NoSuchChapter, describe_notebook
+from coursekit.grade.submission import MAX_FILE, NoSuchChapter, describe_notebook
 from coursekit.grade.text import clean
 
 MAX_NOTEBOOKS = 200  # below one student's folder
 MAX_FOLDERS = 5000
+MAX_BYTES = 200_000_000  # of the notebooks below one student's folder: all of them are read
 _NOT_NAMES = ("exercises", "notebooks", "course")
 
 
@@ -170,7 +171,7 @@ def _search(one: Found, head: Path) -> None:
 def _walk(one: Found, head: Path) -> None:
     """Collect the notebooks below a folder. Links to folders are not entered, hidden folders are skipped."""
     problems: list[str] = []
-    folders = 0
+    folders = total = 0
 
     def note(error: OSError) -> None:
         problems.append(
@@ -184,9 +185,14 @@ def _walk(one: Found, head: Path) -> None:
             if not name.endswith(".ipynb") or name.startswith("."):
                 continue
             path = Path(folder, name)
+            total += min(path.lstat().st_size, MAX_FILE)
+            if total > MAX_BYTES:
+                break
             one.notebooks.append(_notebook(path, path.relative_to(one.place).as_posix(), head))
-        if len(one.notebooks) > MAX_NOTEBOOKS or folders > MAX_FOLDERS:
-            limit = f"more than {MAX_NOTEBOOKS} notebooks or {MAX_FOLDERS} folders"
+        if len(one.notebooks) > MAX_NOTEBOOKS or folders > MAX_FOLDERS or total > MAX_BYTES:
+            limit = (
+                f"more than {MAX_NOTEBOOKS} notebooks, {MAX_FOLDERS} folders or {MAX_BYTES // 1_000_000} MB"
+            )
             one.problem = f"{limit}: name the notebook instead of the folder"
             return
     if problems and not one.notebooks:

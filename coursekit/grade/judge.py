@@ -9,12 +9,14 @@ answer that fails with the student's own earlier answers is tried once more with
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from coursekit.checks.answers import CELL, AnswerRaised
 from coursekit.checks.framework import CRASHED, UNSOLVED, Exercise, HostLost, Verdict, exercise
+from coursekit.checks.kernel_source import NotAKernel, not_a_kernel
 from coursekit.checks.source import in_own_cell
 from coursekit.grade.lockdown import WeakSandbox, exposed, missing_layers
 from coursekit.grade.sandbox import Rules, Sandbox, Zygote
@@ -84,7 +86,7 @@ class Judge:
     def grade(self, submission: Submission) -> StudentResult:
         """Grade all exercises of a submission."""
         results: dict[str, ExerciseResult] = {}
-        self.zygote.close()  # the next sandbox gets a fresh one
+        self.zygote.renew()
         for id in self.book.ids:
             if submission.problem:
                 results[id] = ExerciseResult(exercise(id).fail_all(MISSING, submission.problem))
@@ -139,7 +141,9 @@ class Judge:
 
         def added(sources: list[str]) -> Iterator[Step]:
             kept = (source for source in sources if source not in submission.harmful)
-            return (("added", "<cell added by the student>", source) for source in kept)
+            return (("added", f"<cell added by the student, {next(numbers)}>", source) for source in kept)
+
+        numbers = itertools.count(1)  # two cells of one name would show each other's lines
 
         for number, cell in enumerate(self.book.cells, 1):
             if cell.kind == "code":
@@ -157,15 +161,17 @@ class Judge:
                     yield "reference", f"{CELL}{cell.exercise}>", cell.solved
 
     def _run(self, task: Exercise, steps: list[Step]) -> Verdict:
-        rules = Rules(self.seconds * task.slowness, max(self.memory_mb, task.memory_mb))
+        rules = Rules(self.seconds * task.slowness, max(self.memory_mb, task.memory_mb), task.without)
         with self.zygote.start(rules) as sandbox:
             self.layers = sandbox.layers
-            raised, helpers = _load(sandbox, steps, task.helpers)
+            raised, helpers = _load(sandbox, steps, task)
             answers = sandbox.find(task.answers) | helpers
             lacking = [name for name in task.answers if name not in answers]
             if raised is not None and lacking:
                 if "NotImplementedError" in raised.bases:
                     return task.fail_all(UNSOLVED, "Not written yet.")
+                if task.kernels and raised.name == NotAKernel.__name__:
+                    return task.fail_all(CRASHED, not_a_kernel(raised.message))
                 where = f" ({in_own_cell(raised.where, task.id)})" if raised.where else ""
                 return task.fail_all(CRASHED, f"The cell raised {raised.name}: {raised.message}{where}.")
             if lacking:
@@ -173,16 +179,15 @@ class Judge:
             return task.run([answers[name] for name in task.answers], self.seed)
 
 
-def _load(
-    sandbox: Sandbox, steps: list[Step], names: tuple[str, ...]
-) -> tuple[AnswerRaised | None, dict[str, Any]]:
+def _load(sandbox: Sandbox, steps: list[Step], task: Exercise) -> tuple[AnswerRaised | None, dict[str, Any]]:
     """Run the cells. Return the exception of the answer's own cell, and the helpers.
 
     A helper is taken right after the setup cell that defines it, before the student's cells can replace it.
     """
-    of_answer, helpers = None, dict[str, Any]()
+    of_answer, helpers, names = None, dict[str, Any](), task.helpers
     for kind, name, source in steps:
-        raised = sandbox.run(source, name, secret=kind == "reference")
+        kernels = task.answers if task.kernels and kind in ("added", "earlier", "answer") else ()
+        raised = sandbox.run(source, name, secret=kind == "reference", kernels=kernels)
         of_answer = raised if kind == "answer" else of_answer
         if kind == "setup" and names and (defined := _defined(source) & set(names)):
             helpers |= sandbox.find(tuple(defined))

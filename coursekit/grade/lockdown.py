@@ -89,8 +89,16 @@ def readable_paths() -> list[str]:
 
 
 def unprotected(paths: Iterable[Path]) -> list[str]:
-    """Return a sentence for each of these paths that every answer could read, because of where it is."""
+    """Return a sentence for each of these paths that every answer could read, because of where it is.
+
+    A copy of the course among the interpreter's packages is readable, too, wherever the course that grades is.
+    """
     found = []
+    for folder in (path for path in sys.path if "-packages" in path):
+        if (copy := Path(folder) / "paged_ref").exists():
+            found.append(
+                f"{copy} is a copy of the course, which answers can read: uninstall it, or install with -e"
+            )
     for path in paths:
         for folder in readable_paths():
             if path.resolve().is_relative_to(Path(folder).resolve()):

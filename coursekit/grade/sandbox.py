@@ -6,6 +6,7 @@ with the reason in `Broken`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from coursekit.checks.codec import BadMessage
 from coursekit.checks.framework import HostLost
 from coursekit.grade.channel import Channel, Closed, OutOfTime
 from coursekit.grade.lockdown import REQUIRED, WeakSandbox, exposed, unprotected
+from coursekit.grade.text import clean
 
 _PATIENCE = 60.0  # seconds for the zygote to start, or to answer
 _START = "import sys; sys.path.insert(0, {root!r}); from coursekit.grade.zygote import main; main({number}, {root!r})"
@@ -34,14 +36,17 @@ class Broken(HostLost):
 
 @dataclass(frozen=True)
 class Rules:
-    """The limits of a sandbox: time and memory."""
+    """The limits of a sandbox: time and memory, and the packages that cannot be imported."""
 
     seconds: float = 10
     memory_mb: int = 1024
+    without: tuple[str, ...] = ("paged_ref",)
 
 
 class Zygote:
-    """The process that forks sandboxes for this judge. Started on first use, and restarted if it died.
+    """The process that forks one student's sandboxes, and the nursery that forked it (`zygote.py`).
+
+    Both are started on first use, and again if they died.
 
     Args:
         root: the course's folder.
@@ -53,14 +58,21 @@ class Zygote:
 
     def __init__(self, root: Path = ROOT, *, weak: bool = False) -> None:
         self.root, self.weak = root, weak
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None  # the nursery
+        self.control: socket.socket | None = None  # to the zygote
+        self.pid = 0  # of the zygote
         if problems := unprotected([root]):
             raise WeakSandbox(problems[0])
 
     def start(self, rules: Rules) -> Sandbox:
         """Start a fresh sandbox; raises WeakSandbox if it lacks a required layer."""
         ours, theirs = socket.socketpair()
-        order = {"do": "start", "seconds": rules.seconds, "memory_mb": rules.memory_mb}
+        order = {
+            "do": "start",
+            "seconds": rules.seconds,
+            "memory_mb": rules.memory_mb,
+            "without": list(rules.without),
+        }
         with theirs:
             pid = self._ask(order, theirs)["pid"]
         sandbox = Sandbox(self, pid, Channel(ours), rules)
@@ -77,31 +89,46 @@ class Zygote:
         except Broken:
             return {}  # the sandbox has ended with its zygote
 
+    def renew(self) -> None:
+        """Let the next sandbox come from a fresh zygote, in which nothing of another student has run."""
+        if self.control is not None:
+            self.control.close()
+            self.control, self.pid = None, 0
+
     def close(self, *, wait: bool = True) -> None:
-        """End the zygote and all its sandboxes. Use `wait=False` in a signal handler."""
+        """End the nursery, the zygote and all its sandboxes. Use `wait=False` in a signal handler."""
         if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                if self.pid and self.process.poll() is None:  # so the number still belongs to the zygote
+                    os.kill(self.pid, signal.SIGKILL)
             self.process.kill()
             if wait:
-                self.control.close()
+                self.renew()
+                self.nursery.close()
                 self.process.wait()
                 self.process = None
 
     def _ask(self, order: dict[str, Any], attached: socket.socket | None = None) -> dict[str, int]:
-        if self.process is None or self.process.poll() is not None:
-            if order["do"] == "end":
-                return {}  # it died with its parent
-            self._launch()
+        alive = self.process is not None and self.process.poll() is None
+        if order["do"] == "end" and not (alive and self.control):
+            return {}  # it died with its zygote
         try:
-            data = json.dumps(order).encode()
-            socket.send_fds(self.control, [data], [attached.fileno()] if attached else [])
-            return dict(json.loads(self.control.recv(4096)))
-        except (OSError, ValueError):
+            if not alive:
+                self._launch()
+            if self.control is None:
+                self.control, theirs = socket.socketpair()
+                self.control.settimeout(_PATIENCE)
+                with theirs:
+                    self.pid = _exchange(self.nursery, {"do": "student"}, theirs)["pid"]
+            return _exchange(self.control, order, attached)
+        except (OSError, ValueError, KeyError):
             self.close()
             raise Broken("died", "the process that starts sandboxes died or did not answer") from None
 
     def _launch(self) -> None:
-        self.control, theirs = socket.socketpair()
-        self.control.settimeout(_PATIENCE)
+        self.renew()
+        self.nursery, theirs = socket.socketpair()
+        self.nursery.settimeout(_PATIENCE)
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _START.format(root=str(self.root), number=theirs.fileno())],
@@ -111,6 +138,13 @@ class Zygote:
                 cwd="/",
                 env={"PATH": os.environ.get("PATH", ""), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
+
+
+def _exchange(
+    end: socket.socket, order: dict[str, Any], attached: socket.socket | None = None
+) -> dict[str, int]:
+    socket.send_fds(end, [json.dumps(order).encode()], [attached.fileno()] if attached else [])
+    return dict(json.loads(end.recv(4096)))
 
 
 class Sandbox(Host):
@@ -136,9 +170,14 @@ class Sandbox(Host):
         self.channel.socket.close()
         self.zygote.end(self.pid)
 
-    def run(self, source: str, name: str, *, secret: bool = False) -> AnswerRaised | None:
-        """Run a cell; return the exception it raised, or None. A secret cell's source is not kept in the sandbox."""
-        order = {"do": "run", "source": source, "name": name, "secret": secret}
+    def run(
+        self, source: str, name: str, *, secret: bool = False, kernels: tuple[str, ...] = ()
+    ) -> AnswerRaised | None:
+        """Run a cell; return the exception it raised, or None. A secret cell's source is not kept in the sandbox.
+
+        With `kernels`, the names that an exercise asks for, only the kernels and constants of the cell are run.
+        """
+        order = {"do": "run", "source": source, "name": name, "secret": secret, "kernels": list(kernels)}
         reply = self.exchange(order, "the cell")
         raised = self.raised(reply["raised"], "the cell") if "raised" in reply else None
         if raised is not None and not isinstance(raised, AnswerRaised):
@@ -190,7 +229,7 @@ class Sandbox(Host):
             return Broken("died", f"the process was killed by {_signal(ended['signal'])}")
         if isinstance(error, Closed):
             return Broken("died", f"the code ended its own process (exit code {ended.get('exit', 0)})")
-        return Broken("died", f"the code broke the connection to the grader ({str(error)[:80]})")
+        return Broken("died", f"the code broke the connection to the grader ({clean(str(error), 80)})")
 
 
 def _signal(number: int) -> str:

@@ -7,7 +7,9 @@ original notebook. Invariant: any bytes give a `Submission`, with a description 
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,7 +141,7 @@ def _sort(cells: list[dict[str, Any]], book: Book, found: Submission) -> None:
         id = answer_of.get(key or "")
         if cell.get("cell_type") != "code":
             if id:
-                found.notes[id].append("The cell for the answer is not a code cell, so it was not used.")
+                _note(found, id, "The cell for the answer is not a code cell, so it was not used.")
             continue
         if id:
             _take(found, id, source, book.answer(id).stub)
@@ -160,12 +162,16 @@ def _sort(cells: list[dict[str, Any]], book: Book, found: Submission) -> None:
 def _take(found: Submission, id: str, source: str, stub: str) -> None:
     """Of several cells with the same exercise id, use the last one that was changed."""
     if id in found.answers:
-        found.notes[id].append(
-            "Several cells have this exercise's id; the last one that was changed is graded."
-        )
+        _note(found, id, "Several cells have this exercise's id; the last one that was changed is graded.")
         if source.strip() == stub.strip():
             return
     found.answers[id] = source
+
+
+def _note(found: Submission, id: str, text: str) -> None:
+    """Add a note once, however many cells call for it."""
+    if text not in found.notes[id]:
+        found.notes[id].append(text)
 
 
 def _cells(path: Path) -> list[dict[str, Any]]:
@@ -175,15 +181,7 @@ def _cells(path: Path) -> list[dict[str, Any]]:
 
 def _notebook(path: Path) -> dict[str, Any]:
     """Return the file's notebook, with the well-formed ones of its cells; raises ValueError like `_cells`."""
-    try:
-        if not path.is_file():
-            raise ValueError("there is no such file")
-        size = path.stat().st_size
-        if size > MAX_FILE:
-            raise ValueError(f"the file is larger than {MAX_FILE // 1_000_000} MB")
-        text = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"the file cannot be read: {error.strerror or type(error).__name__}") from None
+    text = bytes_of(path)
     try:
         data = json.loads(text)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
@@ -193,6 +191,27 @@ def _notebook(path: Path) -> dict[str, Any]:
     if not isinstance(cells, list):
         raise ValueError("not a notebook: the file has no cells (only notebook format 4 is supported)")
     return data | {"cells": [cell for cell in cells if isinstance(cell, dict)]}
+
+
+def bytes_of(path: Path) -> bytes:
+    """Return a file's contents; raises ValueError with a description of the problem.
+
+    A pipe or a device is never opened for long, and no more is read than a notebook may have, whatever the file
+    becomes while it is read.
+    """
+    try:
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(number, "rb") as file:
+            if not stat.S_ISREG(os.fstat(number).st_mode):
+                raise ValueError("there is no such file")
+            text = file.read(MAX_FILE + 1)
+    except (FileNotFoundError, IsADirectoryError):
+        raise ValueError("there is no such file") from None
+    except OSError as error:
+        raise ValueError(f"the file cannot be read: {error.strerror or type(error).__name__}") from None
+    if len(text) > MAX_FILE:
+        raise ValueError(f"the file is larger than {MAX_FILE // 1_000_000} MB")
+    return text
 
 
 def _key(cell: dict[str, Any]) -> str | None:

@@ -1,8 +1,9 @@
 """The process that forks sandboxes, and the code that runs in a sandbox.
 
-Each judge starts one *zygote* for each student. It has imported the packages that answers commonly import and no check
-code, so a sandbox costs only a fork (milliseconds) and always starts from the same clean state. The judge asks it to
-start a sandbox, passing the socket's other end, and to end one.
+Each judge starts one *nursery*, which has imported the packages that answers commonly import and no check code, and has
+run nothing of a submission. It forks a *zygote* for each student and ends the one before. The judge asks the zygote to
+start a sandbox, passing the socket's other end, and to end one. So a student or a sandbox costs only a fork
+(milliseconds), and always starts from the same clean state.
 
 In the sandbox, `serve` runs the cells that it receives and performs the judge's calls on the objects they made. A
 submission can take this code over; nothing depends on it being honest.
@@ -10,14 +11,12 @@ submission can take this code over; nothing depends on it being honest.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import gc
 import importlib.abc
 import importlib.util
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -26,8 +25,11 @@ import types
 from pathlib import Path
 from typing import Any
 
-from coursekit.checks.answers import Answers, Message, define, describe
+from coursekit.checks.answers import Answers, Message, describe
 from coursekit.checks.codec import encode
+from coursekit.checks.kernel_source import constants_and_kernels, only_kernels
+from coursekit.checks.run_cell import define, python_of
+from coursekit.checks.source import import_refused
 from coursekit.grade.channel import Channel, Closed
 from coursekit.grade.lockdown import lock_down
 
@@ -44,9 +46,9 @@ _LAB = {
 
 
 def main(number: int, course: str) -> None:
-    """Serve the judge at the other end of file descriptor `number` until the judge exits."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the judge handles Ctrl-C; the zygote ends with the judge
-    control = socket.socket(fileno=number)
+    """Fork zygotes for the judge at the other end of file descriptor `number` until the judge exits."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the judge handles Ctrl-C; all of these end with the judge
+    nursery, zygote = socket.socket(fileno=number), 0
     for name in [name for name in sys.modules if name.partition(".")[0] in ("coursekit", "paged_ref")]:
         del sys.modules[
             name
@@ -55,6 +57,23 @@ def main(number: int, course: str) -> None:
     gc.collect()
     gc.freeze()
     while True:
+        data, files, _, _ = socket.recv_fds(nursery, 1 << 10, 1)
+        if zygote:
+            _end(zygote)
+        if not data:
+            return
+        zygote = os.fork()
+        if zygote == 0:
+            nursery.close()
+            _serve_student(socket.socket(fileno=files[0]), Path(course))
+            os._exit(0)
+        os.close(files[0])
+        nursery.sendall(json.dumps({"pid": zygote}).encode())
+
+
+def _serve_student(control: socket.socket, course: Path) -> None:
+    """Start and end sandboxes until the judge closes the connection."""
+    while True:
         data, files, _, _ = socket.recv_fds(control, 1 << 16, 1)
         if not data:
             return
@@ -62,7 +81,7 @@ def main(number: int, course: str) -> None:
         if order["do"] == "start":
             pid = os.fork()
             if pid == 0:
-                _become_sandbox(files[0], Path(course), order)
+                _become_sandbox(files[0], course, order)
             os.close(files[0])
             control.sendall(json.dumps({"pid": pid}).encode())
         else:
@@ -107,7 +126,7 @@ def _enter(course: Path, order: dict[str, Any]) -> list[str]:
         os.dup2(null, number)
     os.closerange(4, 4096)
     os.chdir("/")
-    _hide()
+    _hide(order["without"])
     return lock_down(hidden=course, seconds=order["seconds"], memory_mb=order["memory_mb"])
 
 
@@ -140,7 +159,10 @@ def serve(channel: Channel, layers: list[str]) -> None:
 
 def _perform(order: Message, namespace: dict[str, Any], answers: Answers) -> Message:
     if order["do"] == "run":
-        define(python_of(order["source"]), order["name"], namespace, secret=order["secret"])
+        source = python_of(order["source"])
+        if order["kernels"]:  # of a learner's cell, nothing else runs in this process
+            source = only_kernels(source, order["kernels"], constants_and_kernels(namespace))
+        define(source, order["name"], namespace, secret=order["secret"])
         return {}
     if order["do"] == "names":
         names = [name for name in order["names"] if name in namespace]
@@ -148,23 +170,15 @@ def _perform(order: Message, namespace: dict[str, Any], answers: Answers) -> Mes
     return answers.perform(order)
 
 
-def python_of(source: str) -> str:
-    """Return a cell without IPython's magics, which have no effect here. A cell that is already Python is unchanged."""
-    try:
-        ast.parse(source)
-        return source
-    except (SyntaxError, ValueError):
-        source = re.sub(r"\A(\s*)%%.*", r"\1pass", source)
-        source = re.sub(r"^(\s*)(?:[%!?].*|[\w.]+\?{1,2}\s*)$", r"\1pass", source, flags=re.M)
-        return re.sub(r"^(\s*[\w.]+\s*=)\s*[%!].*$", r"\1 None", source, flags=re.M)
+class _Refused(importlib.abc.MetaPathFinder):
+    """Refuses to import some packages, and says why."""
 
-
-class _Hidden(importlib.abc.MetaPathFinder):
-    """Explains why the reference implementation cannot be imported."""
+    def __init__(self, packages: list[str]) -> None:
+        self.packages = packages
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if name.partition(".")[0] == "paged_ref":
-            raise ImportError(f"{name} contains the solution of this exercise: solve it without that import")
+        if name.partition(".")[0] in self.packages:
+            raise ImportError(import_refused(name))
 
 
 class _Silent(types.ModuleType):
@@ -190,8 +204,8 @@ class _Lab(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return _LAB[name]
 
 
-def _hide() -> None:
-    sys.meta_path[:0] = [_Hidden(), _Lab()]
+def _hide(packages: list[str]) -> None:
+    sys.meta_path[:0] = [_Refused(packages), _Lab()]
     silent = ("coursekit", "coursekit.checks", "coursekit.kernels", "coursekit.views")
     for name in (*silent, "coursekit.views.source_code", "coursekit.views.style"):
         sys.modules[name] = _Silent(name)

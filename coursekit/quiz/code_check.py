@@ -19,8 +19,9 @@ import sys
 from typing import Any
 
 from coursekit import ROOT
-from coursekit.checks.answers import LocalHost, define, describe
+from coursekit.checks.answers import LocalHost, describe
 from coursekit.checks.framework import exercise
+from coursekit.checks.run_cell import define
 from coursekit.quiz.bank import Code
 
 SECONDS = 30.0

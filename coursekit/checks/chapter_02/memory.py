@@ -87,8 +87,20 @@ class _Model:
 
     def counted(self, key: str = "miscounted") -> None:
         got = num_free(self.pool)
-        if got != self.num_free:
-            raise Wrong(key, difference(f"{self.told()}; pool.num_free", self.num_free, got))
+        if got == self.num_free:
+            return
+        call = f"{self.told()}; pool.num_free"
+        if key == "leak" and not self._can_allocate(self.num_free):
+            call += f", and pool.allocate({self.num_free}) was refused"
+        else:
+            key = "miscounted" if key == "leak" else key
+        raise Wrong(key, difference(call, self.num_free, got))
+
+    def _can_allocate(self, n: int) -> bool:
+        try:
+            return len(as_list(self.pool.allocate(n))) == n
+        except AnswerRaised:
+            return False
 
 
 def num_free(pool: Any) -> Any:
@@ -193,11 +205,12 @@ TABLE = Exercise(
     misconceptions={
         "early": "A new block is taken one token too early: a full last block is no reason to take another, since "
         "the sequence may end here.",
-        "late": "The new block comes too late: the token after a full block has no slot.",
+        "late": "The new block comes too late: the table has fewer blocks than its tokens need.",
         "block-per-token": "Every append takes a block, even when the last one has room.",
         "wrong-count": "The table does not have as many blocks as its tokens need.",
         "num-tokens": "num_tokens must count every appended token.",
         "not-from-pool": "The table's blocks must be allocated from the pool, so that the pool knows they are in use.",
+        "lost-blocks": "The pool has given out more blocks than the tables hold: the others are lost.",
         "wrong-slots": "The blocks are right, but the slots are not: token i is in slot blocks[i // B] * B + i % B.",
         "not-refused": "When the pool has too few blocks, append must let its OutOfBlocks propagate.",
         "half-done": "A failed append must leave the table and the pool unchanged.",
@@ -259,7 +272,11 @@ def _held(tables: list[_Table], num_blocks: int) -> None:
         raise Wrong("not-from-pool", f"{told}: a block occurs twice in {show(blocks)}.")
     free = num_free(tables[0].pool)
     if free != num_blocks - len(blocks):
-        raise Wrong("not-from-pool", difference(f"{told}: free blocks", num_blocks - len(blocks), free))
+        lost = is_whole(free) and free < num_blocks - len(blocks)
+        raise Wrong(
+            "lost-blocks" if lost else "not-from-pool",
+            difference(f"{told}: free blocks", num_blocks - len(blocks), free),
+        )
 
 
 @TABLE.part("one token at a time", points=3)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from coursekit.checks.answers import AnswerRaised, show
+from coursekit.checks.answers import AnswerRaised, output, show
 from coursekit.checks.chapter_03.inputs import (
     NOT_AN_ID,
     Inputs,
@@ -107,7 +108,7 @@ def compare(
         given.check_unchanged(told)
         return
     if not np.isfinite(got).all():
-        key = "overflow" if clean else "nan-leaks"
+        key = _why_not_finite(inputs, call)
     elif extreme:
         key = "low-precision" if close(got, same_weights(inputs), tolerance).all() else "other-attention"
     elif clean and tolerance == TOLERANCE:
@@ -124,6 +125,22 @@ def compare(
         key,
         f"{told}: {where}, element {i}: expected {expected[seq, head, i]:.4f}, got {got[seq, head, i]:.4f}.",
     )
+
+
+def _why_not_finite(inputs: Inputs, call: Callable[..., Any]) -> str:
+    """Call the answer again without the suspected cause; it is named if the result is then finite."""
+    keys, values = (np.nan_to_num(cache) for cache in (inputs.key_cache, inputs.value_cache))
+    suspects = {
+        "nan-leaks": replace(inputs, key_cache=keys, value_cache=values),
+        "overflow": replace(inputs, query=inputs.query * 0, key_cache=keys, value_cache=values),
+    }
+    if not np.isnan(inputs.key_cache).any():
+        del suspects["nan-leaks"]
+    for key, changed in suspects.items():
+        got = as_array(call(*map(output, changed.arguments())), inputs.query.shape)
+        if got is not None and np.isfinite(got).all():
+            return key
+    return "other-attention"
 
 
 def _same(got: np.ndarray, fault: Callable[[Inputs], np.ndarray], inputs: Inputs) -> bool:

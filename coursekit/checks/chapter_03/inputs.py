@@ -197,8 +197,7 @@ def as_array(value: Any, shape: tuple[int, ...]) -> np.ndarray | None:
 
 def shape_of(answer: Any) -> str:
     """Describe the shape of what an answer returned."""
-    shape = getattr(answer, "shape", None)
-    return show_got(answer) if shape is None else f"shape {tuple(shape)}"
+    return f"shape {answer.shape}" if isinstance(answer, np.ndarray) else show_got(answer)
 
 
 def close(got: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:

@@ -127,16 +127,20 @@ def _check_absorb(absorb: Any, blocks: list[np.ndarray], values: list[np.ndarray
         expected = (right[0], right[1], right[2][0])
         detail = f"{place}: (top, total, acc[0]): for instance {_three(expected)}, got {_three(got)}."
         if not all(np.isfinite(x).all() for x in state) or state[1] <= 0:
-            raise Wrong(_not_numbers(state, first=number == 0, far_below=float(scores.max()) < -700), detail)
+            seen = np.concatenate(blocks[: number + 1])
+            raise Wrong(_not_numbers(state, number == 0, seen), detail)
         raise Wrong(next(_explained(start, blocks[: number + 1], values, state), "other-state"), detail)
 
 
-def _not_numbers(state: _State, first: bool, far_below: bool) -> str:
-    """Return why a state is infinite, NaN or without a positive total; after the first block it is not an overflow."""
+def _not_numbers(state: _State, first: bool, scores: np.ndarray) -> str:
+    """Return why a state is infinite, NaN or without a positive total, after these scores."""
     top, total, _ = state
     if not math.isfinite(top):
         return "top-lost"
-    if not first or (total <= 0 and far_below):
+    far = float(np.abs(scores).max()) > 80  # exp(±80) has a value even in float32
+    if not first:
+        return "overflow" if far else "other-state"
+    if total <= 0 and scores.max() < -80:
         return "overflow"
     # The first block's factor, exp(-inf), is 0. Inverted it is inf, and inf * 0 is NaN.
     return "rescale-inverted" if math.isnan(total) else "block-rescaled" if total <= 0 else "old-top"

@@ -22,7 +22,8 @@ FORK = Exercise(
         "wrong-fork": "The forked table does not have the same blocks in the same order, or not the same number of "
         "tokens.",
         "same-list": "Both tables share one list object: a change to one changes the other.",
-        "frees-shared": "A block was freed although another table still holds it.",
+        "frees-shared": "A block's reference count is lower than the number of tables that name it: it is free "
+        "too early.",
         "never-freed": "A block's reference count is higher than the number of tables that name it: it will never "
         "be freed.",
         "not-empty": "A released table must be empty, and releasing an empty table must do nothing.",
@@ -192,11 +193,12 @@ WRITE = Exercise(
         "copies-full": "A full block was copied. It will never be written again, so it can stay shared.",
         "copies-alone": "A block with a single holder was replaced: a single holder may write in place.",
         "not-copied": "The new block is missing the tokens of the old one: copy them.",
-        "keeps-old": "The table no longer uses a block but still holds a reference to it: the block will never be "
-        "freed.",
+        "keeps-old": "A block has more references than tables that name it: it will never be freed. A table that "
+        "replaces a block drops its reference to the old one.",
         "frees-too-much": "A reference was dropped for a block that a table still names: the block may be allocated "
         "again.",
-        "block-per-token": "A block was allocated although the last one had room.",
+        "block-per-token": "More blocks were taken than the token needs: one if the last block is full or shared, and "
+        "otherwise none.",
         "wrong-slot": "The token is not in the slot that the table gives, or the returned slot is a different one.",
         "num-tokens": "num_tokens must grow by one with each token.",
         "not-refused": "When the pool is empty, append must let its OutOfBlocks propagate.",
@@ -269,7 +271,9 @@ class _Texts:
             key = "copies-full" if after[:full] != before[:full] else "copies-alone"
             raise Wrong(key, difference(call, kept, after))
         if shared and after == before:
-            raise Wrong("writes-shared", difference(f"{call}, the last one replaced", "another block", after))
+            written = self.memory[before[-1], offset] == self.next
+            key = "writes-shared" if written else "wrong-slot"
+            raise Wrong(key, difference(f"{call}, the last one replaced", "another block", after))
         wanted = len(before) + (offset == 0)
         if len(after) != wanted:
             key = "block-per-token" if len(after) > wanted else "wrong-slot"
@@ -300,7 +304,8 @@ class _Texts:
                 raise Wrong(key, difference(call, expected, got))
         now = num_free(self.pool)
         if now != free - taken:
-            raise Wrong("block-per-token", difference(f"{self.told()}: free blocks", free - taken, now))
+            key = "block-per-token" if is_whole(now) and now < free - taken else "frees-too-much"
+            raise Wrong(key, difference(f"{self.told()}: free blocks", free - taken, now))
 
     def state(self) -> list[Any]:
         tables = [(as_list(t.blocks), t.num_tokens) for t in self.tables.values()]

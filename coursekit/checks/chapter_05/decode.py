@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from coursekit.checks.answers import AnswerRaised
-from coursekit.checks.chapter_05.kernels import OUT_OF_BOUNDS, SLOW, run
+from coursekit.checks.chapter_05.kernels import OUT_OF_BOUNDS, SLOW, UNWRITTEN, run, written
 from coursekit.checks.framework import Exercise, Wrong
 
 DECODE = Exercise(
     "5.3",
     answers=("launch", "decode"),
     helpers=("launch",),
+    kernels=True,
     misconceptions={
         "head-modulo": "Query head h read the wrong KV head. Heads that share one are consecutive, so KV head is h "
         "// (HEADS // KV_HEADS), neither h % KV_HEADS nor h // KV_HEADS.",
@@ -149,19 +150,28 @@ _VARIANTS = {
 }
 
 
+def _launched(launch: Any, kernel: Any, batch: _Batch, **more: Any) -> np.ndarray:
+    """Run the kernel on a batch and return its output."""
+    out = np.full(batch.q.shape, UNWRITTEN)
+    args = (batch.q, batch.k, batch.v, batch.tables, batch.lens, batch.scale)
+    return run(launch, kernel, batch.q.shape[:2], out, *args, **more, **batch.sizes)
+
+
 def _check(
     launch: Any, kernel: Any, batch: _Batch, otherwise: str = "other-attention", within: float = 1e-3
 ) -> None:
     """Compare with the right result; name `otherwise` where special inputs led to infinity or NaN."""
-    out = np.full(batch.q.shape, np.nan, np.float32)
-    args = (batch.q, batch.k, batch.v, batch.tables, batch.lens, batch.scale)
-    got = run(launch, kernel, batch.q.shape[:2], out, *args, **batch.sizes)
+    got = _launched(launch, kernel, batch)
     expected = _attend(batch)
     close = np.isclose(got, expected, rtol=within, atol=within / 10)
     if close.all():
         return
     seq, head, d = (int(i) for i in np.argwhere(~close)[0])
-    explained = [] if np.isfinite(got[seq, head, d]) or otherwise == "other-attention" else [otherwise]
+    explained = []
+    if not np.isfinite(got[seq, head, d]) and otherwise in ("nan-leaks", "overflow"):
+        q = batch.q * 0 if otherwise == "overflow" else batch.q  # the same without the suspected cause
+        harmless = replace(batch, q=q, k=np.nan_to_num(batch.k), v=np.nan_to_num(batch.v))
+        explained = [otherwise] if np.isfinite(_launched(launch, kernel, harmless)).all() else []
     explained += [
         mistake
         for mistake, variants in _VARIANTS.items()
@@ -171,7 +181,7 @@ def _check(
     raise Wrong(
         [*explained, "other-attention"][0],
         f"scale {batch.scale}, sequence {seq} ({batch.told(seq)}), head {head}, element {d}: "
-        f"expected {expected[seq, head, d]:.4f}, got {got[seq, head, d]:.4f}.",
+        f"expected {expected[seq, head, d]:.4f}, got {written(got[seq, head, d])}.",
     )
 
 
@@ -237,9 +247,7 @@ def _huge(rng: Random, launch: Any, decode: Any) -> None:
     before = HUGE * batch.k[0].size
     try:
         # Of the large cache only the part from block HUGE on exists; the expected result is that of the small one.
-        out = np.full(batch.q.shape, np.nan, np.float32)
-        args = (far.q, far.k, far.v, far.tables, far.lens, far.scale)
-        got = run(launch, decode, batch.q.shape[:2], out, *args, before={2: before, 3: before}, **batch.sizes)
+        got = _launched(launch, decode, far, before={2: before, 3: before})
     except Wrong as wrong:
         told = f"Blocks from {HUGE:,} on, of {batch.k[0].size} elements each"
         raise Wrong("32-bit-offset", f"{told}: {wrong.detail}") from None

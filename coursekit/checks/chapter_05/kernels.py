@@ -13,11 +13,13 @@ from coursekit.checks.framework import Exercise, Wrong
 
 OUT_OF_BOUNDS = "An address is outside of the array: check each index, program ids included, and each stride."
 SLOW = 3.0  # Triton's interpreter is slow
+UNWRITTEN = np.float32(-7e7)  # the output's elements before the launch
 
 LOAD = Exercise(
     "5.1",
     answers=("launch", "load_block"),
     helpers=("launch",),
+    kernels=True,
     misconceptions={
         "logical-for-physical": "The logical block number was used as the physical one: look the physical block up "
         "in the table.",
@@ -46,6 +48,11 @@ def run(
             raise Wrong("out-of-bounds", f"{raised.message}{where}.") from None
         raise
     return result
+
+
+def written(value: np.floating[Any]) -> str:
+    """Format an element of the output."""
+    return "nothing: it was not written" if value == UNWRITTEN else f"{value:.4f}"
 
 
 # The element that each misconception reads: the offset of (block, slot, kv_head, d), given the sizes.
@@ -118,6 +125,7 @@ MASK = Exercise(
     "5.2",
     answers=("launch", "attend_block"),
     helpers=("launch",),
+    kernels=True,
     misconceptions={
         "scored-0": "Nonexistent slots got the score 0, which is a score like any other: set them to -inf.",
         "no-mask": "Slots beyond the length are included in the attention: they hold another sequence's old data.",
@@ -180,13 +188,17 @@ def _check_mask(
     q = draw.normal(size=(len(lengths), D)).astype(np.float32)
     k, v = (draw.normal(size=(len(lengths), B, D)).astype(np.float32) for _ in range(2))
     lens, scale = np.array(lengths, np.int32), 0.4  # and not 1 / sqrt(D)
+
+    def launched(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        out = np.full((len(lengths), D), UNWRITTEN)
+        return run(launch, kernel, (len(lengths),), out, q, k, v, lens, scale, BLOCK_SIZE=B, HEAD_DIM=D)
+
     if level:
         q[:, 0], k[:, :, 0] = 100, level / (100 * scale)
     if nan:
         for one, length in enumerate(lengths):
             k[one, length:] = v[one, length:] = np.nan
-    out = np.full((len(lengths), D), np.nan, np.float32)
-    got = run(launch, kernel, (len(lengths),), out, q, k, v, lens, scale, BLOCK_SIZE=B, HEAD_DIM=D)
+    got = launched(q, k, v)
 
     def by(rule: Rule) -> np.ndarray:
         return np.stack([rule(q[i], k[i], v[i], n, scale) for i, n in enumerate(lengths)])
@@ -196,8 +208,11 @@ def _check_mask(
     if close.all():
         return
     seq, d = (int(i) for i in np.argwhere(~close)[0])
-    explained = ["nan-leaks"] if nan and np.isnan(got[seq, d]) else []
-    explained += ["overflow"] if level and not np.isfinite(got[seq, d]) else []
+    explained = []
+    if nan and np.isnan(got[seq, d]) and np.isfinite(launched(q, *map(np.nan_to_num, (k, v)))).all():
+        explained = ["nan-leaks"]
+    if level and not np.isfinite(got[seq, d]) and np.isfinite(launched(0 * q, k, v)).all():
+        explained = ["overflow"]
     explained += [
         key
         for key, rules in _WRONG_MASKS.items()
@@ -207,7 +222,7 @@ def _check_mask(
     raise Wrong(
         [*explained, "other-result"][0],
         f"{around}scale {scale}, sequence {seq} of {len(lengths)}, {lengths[seq]} of {B} slots filled, element {d}: "
-        f"expected {expected[seq, d]:.4f}, got {got[seq, d]:.4f}.",
+        f"expected {expected[seq, d]:.4f}, got {written(got[seq, d])}.",
     )
 
 

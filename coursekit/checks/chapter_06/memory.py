@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from coursekit.checks.answers import AnswerRaised, show
+from coursekit.checks.answers import show
+from coursekit.checks.chapter_02.memory import must_raise
 from coursekit.checks.framework import Exercise, Wrong, as_list, difference, is_whole
 
 SERVER = Exercise(
@@ -31,6 +31,8 @@ SERVER = Exercise(
         "left-waiting": "The oldest waiting request was not admitted although there are free blocks for all its "
         "tokens.",
         "no-room": "A running request has fewer blocks than its tokens need.",
+        "early-block": "A running request has more blocks than its tokens need: it gets one when a token needs it.",
+        "finished-without-room": "A request got its last token although it had no block for it: make room first.",
         "preempt-alone": "preempt does not do all of its work: when it returns, the request is in `waiting`, no longer "
         "in `running`, and its blocks are free.",
         "other-state": "The server's state after the step is wrong.",
@@ -143,14 +145,18 @@ def _explain(expected: _Expected, got: _Got, before: list[str], lengths: dict[st
     known = {*got.running, *got.waiting}
     if any(len(got.tokens[name]) < lengths.get(name, 0) for name in known):
         return "loses-tokens"
-    if alive - known and not any(name in known for name in set(lengths) - alive):
-        return "lost-request"
+    if gone := alive - known:
+        last = all(lengths[name] + 1 == expected.end[name] for name in gone)
+        preempted = [name for name in before if name in got.waiting]
+        unmet = last and not preempted and gone <= set(expected.preempted)
+        return "finished-without-room" if unmet else "lost-request"
     held = sum(got.blocks.values()) if all(map(is_whole, got.blocks.values())) else -1
     if not is_whole(got.num_free) or got.num_free + held != expected.num_blocks:
         return "leak"
+    short = [name for name in got.running if got.blocks[name] < -(-lengths[name] // expected.block_size)]
     victims = [name for name in before if name in got.waiting]
     if set(victims) != set(expected.preempted):
-        return _explain_victims(expected, victims, before)
+        return _explain_victims(expected, victims, before, bool(short))
     if got.waiting != expected.waiting and sorted(got.waiting) == sorted(expected.waiting):
         return "back-of-queue"
     started = [name for name in got.running if name not in before]
@@ -165,7 +171,7 @@ def _explain(expected: _Expected, got: _Got, before: list[str], lengths: dict[st
     if [name for name in expected.running if name not in got.running]:
         return "left-waiting"
     if any(got.blocks[name] != expected.blocks[name] for name in got.running):
-        return "no-room"
+        return "no-room" if short else "early-block"
     same = got.running == expected.running and got.waiting == expected.waiting
     tokens = all(got.tokens[name] == expected.tokens[name] for name in known)
     return "" if same and tokens else "other-state"
@@ -176,14 +182,14 @@ def _age(expected: _Expected, name: str) -> int:
     return list(expected.tokens).index(name)
 
 
-def _explain_victims(expected: _Expected, victims: list[str], before: list[str]) -> str:
+def _explain_victims(expected: _Expected, victims: list[str], before: list[str], short: bool) -> str:
     wrong = [name for name in victims if name not in expected.preempted]
     if wrong and set(expected.preempted) < set(victims) and expected.preempted:
         return "too-many"
     if wrong and expected.needer:
         older = before.index(wrong[0]) < before.index(expected.needer)
         return "livelock" if older else "wrong-victim"
-    return "too-many" if wrong else "no-room"
+    return "too-many" if wrong else "no-room" if short else "other-state"
 
 
 def _prompt(rng: Random, length: int) -> list[int]:
@@ -195,13 +201,16 @@ def _names(rng: Random) -> list[str]:
     return rng.sample("ABCDEFGHIJKLMNOPQRSTUVWXYZ", 12)
 
 
-@SERVER.part("which request is preempted", points=4)
+@SERVER.part("which request is preempted", points=3)
 def _who(rng: Random, Server: Any) -> None:
     a, b, c, *_ = _names(rng)
+    _run(Server, 20, 4, [(name, _prompt(rng, 4), 8) for name in (a, b, c)], steps=6)  # room for all
     # In step 6 the oldest request needs a block; in the second case the youngest does, in step 2.
     _run(Server, 6, 4, [(name, _prompt(rng, 4), 12) for name in (a, b, c)], steps=6)
     jobs = [(a, _prompt(rng, 6), 8), (b, _prompt(rng, 6), 8), (c, _prompt(rng, 4), 8)]
     _run(Server, 5, 4, jobs, steps=2)
+    # In step 2 the youngest request needs a block for its last token.
+    _run(Server, 2, 4, [(a, _prompt(rng, 3), 4), (b, _prompt(rng, 4), 2)], steps=2)
 
 
 @SERVER.part("what a preempted request keeps, and how it resumes", points=2)
@@ -217,7 +226,7 @@ def _back(rng: Random, Server: Any) -> None:
     _run(Server, 5, 4, jobs, steps=40)
 
 
-@SERVER.part("every request finishes", points=2)
+@SERVER.part("every request finishes", points=1)
 def _everybody(rng: Random, Server: Any) -> None:
     for _ in range(6):
         size, names = rng.choice([1, 3, 4]), _names(rng)
@@ -243,6 +252,37 @@ def _preempt(rng: Random, Server: Any) -> None:
     if state != expected:
         call = f"6 blocks of 4; running {[a, b, c]}, a block each; preempt({c}): (running, waiting, num_free, blocks)"
         raise Wrong("preempt-alone", difference(call, expected, state))
+
+
+@SERVER.part("admit, called alone", points=2)
+def _admit(rng: Random, Server: Any) -> None:
+    a, b, c, d, *_ = _names(rng)
+    for num_blocks, lengths, fit in ((5, (6, 5, 4, 1), 3), (3, (6, 5, 4, 1), 1), (1, (5, 1, 1, 1), 0)):
+        server = Server(num_blocks, 4)
+        for name, length in zip((a, b, c, d), lengths, strict=True):
+            server.add(name, _prompt(rng, length), 5)
+        server.admit()
+        got = _Got(server)
+        names = [a, b, c, d]
+        blocks = {
+            name: -(-length // 4) * (i < fit)
+            for i, (name, length) in enumerate(zip(names, lengths, strict=True))
+        }
+        state = (got.running, got.waiting, got.blocks, got.num_free)
+        expected = (names[:fit], names[fit:], blocks, num_blocks - sum(blocks.values()))
+        if state != expected:
+            key = "other-state"
+            if got.waiting and any(
+                names.index(n) > names.index(got.waiting[0]) for n in got.running if n in names
+            ):
+                key = "overtaken"
+            elif len(got.running) != fit:
+                key = "half-admitted" if len(got.running) > fit else "left-waiting"
+            elif state[:3] == expected[:3] or not is_whole(got.num_free):
+                key = "leak"
+            who = ", ".join(f"{name} {length}" for name, length in zip(names, lengths, strict=True))
+            call = f"{num_blocks} blocks of 4; waiting (tokens) {who}; admit(): (running, waiting, blocks, num_free)"
+            raise Wrong(key, difference(call, expected, state))
 
 
 SWAP = Exercise(
@@ -278,41 +318,45 @@ class _Place:
 
     def fill(self, rng: Random, n: int) -> tuple[list[int], Any]:
         """Blocks of a sequence in shuffled order, and their contents."""
-        blocks = sorted(self.others[:n])
-        while blocks == sorted(blocks):
-            rng.shuffle(blocks)
+        ascending = sorted(self.others[:n])
+        blocks = rng.sample(ascending, n)
+        if blocks == ascending:
+            blocks.reverse()
         values = np.random.default_rng(rng.randrange(2**32)).normal(size=(3, n, 4, 2)).round(3)
         self.memory.write(list(blocks), values)
         return blocks, values
 
-    def is_free(self, blocks: list[int]) -> bool:
-        return set(blocks) <= set(as_list(self.memory.free_ids))
+    def free_now(self) -> list[int]:
+        return as_list(self.memory.free_ids)
 
-    def state(self) -> tuple[list[int], Any]:
-        return sorted(as_list(self.memory.free_ids)), self.memory.data
+    def data(self) -> np.ndarray:
+        """The whole memory, as the answer left it. What its methods say is not asked."""
+        return np.array(self.memory.data, float)
+
+    def state(self) -> tuple[list[int], np.ndarray]:
+        return sorted(self.free_now()), self.data()
 
 
 def _moved(name: str, source: _Place, target: _Place, blocks: list[int], values: Any, move: Any) -> list[int]:
     """Let the answer move blocks, and check both sides."""
-    free_before, untouched = as_list(target.memory.free_ids), np.array(target.memory.data)
+    free_before, untouched = target.free_now(), target.data()
     device, host = (source, target) if name == "swap_out" else (target, source)
     got = as_list(move(device.memory, host.memory, list(blocks)))
     call = f"{name}(device, host, {blocks})"
-    taken = set(free_before) - set(as_list(target.memory.free_ids))
-    if len(got) != len(blocks) or not all(map(is_whole, got)) or set(got) != taken:
+    free_after, after = target.free_now(), target.data()
+    taken = [block for block in free_before if block not in free_after]
+    if not all(map(is_whole, got)) or sorted(got) != sorted(taken) or len(got) != len(blocks):
         raise Wrong("bad-ids", difference(f"{call}, free {show(free_before)}: blocks", sorted(taken), got))
-    moved = np.array(target.memory.read(list(got)))
+    moved = after[:, got]
     if not np.array_equal(moved, values):
         place = tuple(int(i) for i in np.argwhere(moved != values)[0])
         where = f"{call}: layer {place[0]}, block {got[place[1]]} at {place[2:]}"
         key = _explain_copy(moved, values, untouched[:, got])
         raise Wrong(key, difference(where, float(values[place]), float(moved[place])))
-    if not source.is_free(blocks):
-        raise Wrong(
-            "not-freed",
-            f"{call}: {blocks} are not among the free ones, {show(as_list(source.memory.free_ids))}.",
-        )
-    if not np.array_equal(np.array(target.memory.data)[:, target.others], untouched[:, target.others]):
+    source_free = source.free_now()
+    if any(block not in source_free for block in blocks):
+        raise Wrong("not-freed", f"{call}: {blocks} are not among the free ones, {show(source_free)}.")
+    if not np.array_equal(after[:, target.others], untouched[:, target.others]):
         raise Wrong("wrong-copy", f"{call}: blocks that belong to others were changed.")
     return [int(block) for block in got]
 
@@ -354,22 +398,12 @@ def _no_room(rng: Random, swap_out: Any, swap_in: Any, Memory: Any) -> None:
         blocks, _ = source.fill(rng, 4)
         before = (device.state(), host.state())
         call = f"{name}(device, host, {blocks}) with 3 free blocks on the other side"
-        _must_refuse(partial(move, device.memory, host.memory, list(blocks)), call)
+        must_raise(
+            partial(move, device.memory, host.memory, list(blocks)), "OutOfBlocks", "not-refused", call
+        )
         for (free, data), place, who in zip(before, (device, host), ("device", "host"), strict=True):
             free_now, data_now = place.state()
-            if free_now != free or not np.array_equal(np.array(data_now), np.array(data)):
+            if free_now != free or not np.array_equal(data_now, data):
                 raise Wrong(
                     "half-done", f"{call}: rejected, but the {who}'s blocks or its free ones have changed."
                 )
-
-
-def _must_refuse(call: Callable[[], Any], text: str) -> None:
-    try:
-        got = call()
-    except AnswerRaised as raised:
-        if "OutOfBlocks" in raised.bases:
-            return
-        raise Wrong(
-            "not-refused", f"{text}: expected OutOfBlocks, got {raised.name}: {raised.message}"
-        ) from None
-    raise Wrong("not-refused", f"{text}: expected OutOfBlocks, got {show(got)}.")

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from coursekit.checks.answers import output, show
-from coursekit.checks.chapter_03.inputs import as_array, close, numpy_rng
+from coursekit.checks.answers import output
+from coursekit.checks.chapter_03.inputs import as_array, close, numpy_rng, shape_of
 from coursekit.checks.framework import Exercise, Wrong
 from paged_ref.verify.oracle import oracle
 
@@ -26,9 +26,13 @@ FORWARD = Exercise(
     misconceptions={
         "not-written": "The cache is unchanged: this step's keys and values are lost when the function returns, and "
         "later steps cannot read them.",
+        "wrong-rows": "A slot of the layer's cache does not hold what it should after the call.",
         "wrong-layer": "The wrong layer's cache was written: each layer has its own keys and values, at [layer].",
         "rotary-twice": "Queries or keys were rotated a second time. They already are rotated by their positions; "
         "attention only stores and reads them.",
+        "reshaped": "`reshape` does not exchange two axes: it keeps the elements' order and mixes heads with tokens. "
+        "Use `swapaxes`.",
+        "not-itself": "A token does not see itself: at position p it sees the p + 1 positions 0 to p, `[: p + 1]`.",
         "read-before-write": "The cache was read before it was written: a token sees neither itself nor the other "
         "tokens of this step.",
         "step-only": "Attention covered only this step's tokens. The sequence's earlier tokens are in the cache.",
@@ -65,12 +69,14 @@ class _Inputs:
     batch: dict[str, np.ndarray]
     scaling: float
 
-    def written(self, rotated: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Both caches with this step's rows in their slots."""
+    def written(self, rotated: bool = False, reshaped: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Both caches with this step's rows in their slots: the right ones, or those of a mistake."""
         keys, values, slots = self.keys.copy(), self.values.copy(), self.batch["slot_mapping"]
         key = rotate(self.key, self.batch["positions"]) if rotated else self.key
         for cache, rows in ((keys, key), (values, self.value)):
-            cache[self.layer].reshape(-1, *cache.shape[3:])[slots] = rows[0].swapaxes(0, 1)
+            turned = rows[0].swapaxes(0, 1)
+            turned = rows[0].reshape(turned.shape) if reshaped else turned
+            cache[self.layer].reshape(-1, *cache.shape[3:])[slots] = turned
         return keys, values
 
     def attend(self, keys: np.ndarray, values: np.ndarray, query: np.ndarray | None = None) -> np.ndarray:
@@ -134,7 +140,15 @@ def _wrong_outputs(x: _Inputs) -> dict[str, list[np.ndarray]]:
     rotated_query = rotate(x.query, x.batch["positions"])
     rotated_keys = x.written(rotated=True)[0]
     group = x.query.shape[1] // x.key.shape[1]
+    heads, tokens, dim = x.query.shape[1:]
+    mixed = x.query[0].reshape(tokens, heads, dim).swapaxes(0, 1)[None]
     return {
+        "not-itself": [_attend(x, keys, values, causal="before")],
+        "reshaped": [
+            x.attend(keys, values, mixed),
+            x.attend(keys, values)[0].swapaxes(0, 1).reshape(1, tokens, heads, dim),
+            x.attend(keys, values, mixed)[0].swapaxes(0, 1).reshape(1, tokens, heads, dim),
+        ],
         "rotary-twice": [
             x.attend(keys, values, rotated_query),
             x.attend(rotated_keys, values, rotated_query),
@@ -177,6 +191,7 @@ def _attend(
             end = -(-n // size) * size if tail else n
             last = {
                 "position": p + 1,
+                "before": max(p, 1),
                 "no": end,
                 "row": row - start + 1,
                 "last": p + 1 if p < n - 1 else end,
@@ -205,17 +220,15 @@ def _check(paged_forward: Any, x: _Inputs, level: float = 0) -> None:
     tolerance = 2e-2 if level else TOLERANCE
     told = f"scores around {level:,.0f}, " if level else ""
     told += f"layer {x.layer} of {len(x.keys)}, {_told(x)}, blocks of {x.keys.shape[2]}"
-    answer = paged_forward(x.query, x.key, x.value, x.layer, output(keys), output(values), x.batch, x.scaling)
+    answer = _call(paged_forward, x, keys, values)
     _check_caches(x, keys, values, told)
     keys, values = x.written()
     expected = x.attend(keys, values)
     got = as_array(answer, expected.shape)
     if got is None:
         turned = as_array(answer, x.query.shape)
-        shape = getattr(answer, "shape", None)
-        found = f"shape {tuple(shape)}" if shape is not None else show(answer)
         key = "heads-first" if turned is not None else "other-attention"
-        raise Wrong(key, f"{told}: expected shape {expected.shape}, got {found}.")
+        raise Wrong(key, f"{told}: expected shape {expected.shape}, got {shape_of(answer)}.")
     right = close(got, expected, tolerance)
     if right.all():
         return
@@ -225,12 +238,29 @@ def _check(paged_forward: Any, x: _Inputs, level: float = 0) -> None:
         f"{told}: sequence {seq}, position {x.batch['positions'][row]}, head {head}, element {i}: expected "
         f"{expected[0, row, head, i]:.4f}, got {got[0, row, head, i]:.4f}."
     )
-    if level and not np.isfinite(got).all():
-        raise Wrong("overflow", detail)
+    if not np.isfinite(got).all():
+        raise Wrong(_why_not_finite(paged_forward, x), detail)
     if np.isnan(x.keys).any():
-        raise Wrong("other-attention" if np.isfinite(got).all() else "nan-leaks", detail)
+        raise Wrong("other-attention", detail)
     named = (k for k, outs in _wrong_outputs(x).items() if any(close(got, o, TOLERANCE).all() for o in outs))
     raise Wrong(next(named, "other-attention"), detail)
+
+
+def _call(paged_forward: Any, x: _Inputs, keys: np.ndarray, values: np.ndarray) -> Any:
+    return paged_forward(x.query, x.key, x.value, x.layer, output(keys), output(values), x.batch, x.scaling)
+
+
+def _why_not_finite(paged_forward: Any, x: _Inputs) -> str:
+    """Call the answer again without NaN, then without large scores; the cause is named if the result is then finite."""
+    suspects = {"nan-leaks": replace(x, keys=np.nan_to_num(x.keys), values=np.nan_to_num(x.values))}
+    if not np.isnan(x.keys).any():
+        suspects = {"overflow": replace(x, query=x.query * 0)}
+    for key, harmless in suspects.items():
+        answer = _call(paged_forward, harmless, harmless.keys.copy(), harmless.values.copy())
+        got = as_array(answer, (1, x.query.shape[2], x.query.shape[1], x.query.shape[3]))
+        if got is not None and np.isfinite(got).all():
+            return key
+    return "other-attention"
 
 
 def _check_caches(x: _Inputs, keys: np.ndarray, values: np.ndarray, told: str) -> None:
@@ -250,20 +280,23 @@ def _check_caches(x: _Inputs, keys: np.ndarray, values: np.ndarray, told: str) -
         raise Wrong(
             "wrong-layer", f"{told}: layers {changed} of the caches changed, expected only layer {x.layer}."
         )
-    differ = [
-        (
-            name,
-            *(int(k) for k in np.argwhere(~close(np.nan_to_num(got), np.nan_to_num(wanted), 1e-6))[0][1:3]),
-        )
-        for name, got, wanted in (("key", keys, right_keys), ("value", values, right_values))
-        if not np.array_equal(got, wanted, **same)
-    ]
+    differ: list[tuple[str, int, int]] = []
+    for one, got, wanted in (("key", keys, right_keys), ("value", values, right_values)):
+        if not np.array_equal(got, wanted, **same):
+            at = np.argwhere(~close(np.nan_to_num(got), np.nan_to_num(wanted), 1e-6))[0]
+            differ.append((one, int(at[1]), int(at[2])))
     name, block, offset = differ[0]
     twice = close(np.nan_to_num(keys), np.nan_to_num(x.written(rotated=True)[0]), 1e-5).all()
+    mixed = dict(zip(("key", "value"), x.written(reshaped=True), strict=True))
+    found = {"key": keys, "value": values}
+    if all(close(np.nan_to_num(found[one]), np.nan_to_num(mixed[one]), 1e-6).all() for one, *_ in differ):
+        raise Wrong(
+            "reshaped", f"{told}: {name}_cache[{x.layer}, {block}, {offset}] holds several heads' {name}s."
+        )
     slot = block * x.keys.shape[2] + offset
-    wanted = "this step's" if slot in x.batch["slot_mapping"] else "the old"
-    detail = f"{told}: {name}_cache[{x.layer}, {block}, {offset}] (slot {slot}) should hold {wanted} {name}."
-    raise Wrong("rotary-twice" if twice and name == "key" else "other-attention", detail)
+    whose = "this step's" if slot in x.batch["slot_mapping"] else "the old"
+    detail = f"{told}: {name}_cache[{x.layer}, {block}, {offset}] (slot {slot}) should hold {whose} {name}."
+    raise Wrong("rotary-twice" if twice and name == "key" else "wrong-rows", detail)
 
 
 def _told(x: _Inputs) -> str:

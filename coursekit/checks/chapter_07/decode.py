@@ -7,7 +7,8 @@ one request at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -24,7 +25,6 @@ from coursekit.checks.framework import (
     as_list,
     difference,
     drawn,
-    is_whole,
 )
 
 GENERATE = Exercise(
@@ -37,11 +37,11 @@ GENERATE = Exercise(
         "padding": "The prompts were padded to the longest, and the padding was computed: it takes up positions, is "
         "stored, and is attended to like any token.",
         "lengths": "A request must get exactly as many new tokens as it asked for, not counting the prompt.",
-        "one-by-one": "The tokens are right, but the requests did not run together: every pass must include all "
-        "unfinished requests.",
-        "computed-again": "The tokens are right, but you recomputed tokens whose keys and values were in the cache.",
-        "done-stays": "The tokens are right, but a finished request stayed in the batch.",
-        "blocks-kept": "The tokens are right, but some blocks are not free at the end.",
+        "one-by-one": "The requests did not run together: every pass must include all unfinished requests.",
+        "computed-again": "A pass computed tokens whose keys and values were in the cache.",
+        "done-stays": "A finished request stayed in the batch.",
+        "wrong-passes": "A forward pass does not compute the tokens that are not computed yet, at their positions.",
+        "blocks-kept": "Some blocks are not free at the end.",
         **CHANGES,
         "other-tokens": "These are not the tokens that each request gets alone.",
     },
@@ -89,14 +89,23 @@ def _logits(weights: _Weights, tokens: Sequence[int]) -> np.ndarray:
     return result
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """A forward pass: its (position, token) pairs in order, and how many sequences and slots it had."""
+
+    computed: list[tuple[int, int]]
+    num_seqs: int
+    num_slots: int
+
+
 class _Model:
-    """A decoder over a paged cache, as in the notebook. `calls` holds the number of tokens of each forward pass."""
+    """A decoder over a paged cache, as in the notebook. `passes` holds every forward pass."""
 
     def __init__(self, weights: _Weights, num_blocks: int, block_size: int) -> None:
         shape = (LAYERS, num_blocks, block_size, KV_HEADS, DIM)
         self.keys, self.values = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
         self.weights, self.size = weights, block_size
-        self.calls: list[int] = []
+        self.passes: list[_Pass] = []
 
     def forward(self, batch: dict[str, Any]) -> np.ndarray:
         """The logits of every row of the batch, [num_tokens, vocab]."""
@@ -106,7 +115,11 @@ class _Model:
             for name in ("token_ids", "positions", "slot_mapping", "query_start_loc", "seq_lens")
         )
         tables = [np.asarray(row, dtype=np.int64) for row in as_list(batch["block_tables"])]
-        self.calls.append(len(tokens))
+        if (np.diff(starts) < 0).any():
+            raise ValueError("query_start_loc falls")
+        computed = sorted(zip(positions.tolist(), tokens.tolist(), strict=True))
+        num_slots = len(set(slots.tolist()))
+        self.passes.append(_Pass(computed, int((np.diff(starts) > 0).sum()), num_slots))
         x = w["embed"][tokens]
         for layer in range(LAYERS):
             q, k, v = (np.einsum("td,hde->hte", x, w[name][layer]) for name in "qkv")
@@ -196,10 +209,37 @@ def _last_row_for_all(weights: _Weights, prompts: list[list[int]], new: Sequence
     return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
 
 
-def _run(
+@dataclass(frozen=True)
+class _Served:
+    """Requests that the answer has served: what it was given, and what it did."""
+
+    prompts: list[list[int]]
+    new: Sequence[int]
+    got: list[list[Any]]
+    passes: list[_Pass]
+    before: list[int]  # free blocks
+    after: list[int]
+    told: str
+
+    def right_lengths(self) -> None:
+        """Raise Wrong if a request has not as many new tokens as it asked for."""
+        lengths = [len(row) for row in self.got]
+        if lengths != list(self.new):
+            told = f"{self.told}: expected these numbers of new tokens, got {lengths}"
+            raise Wrong("lengths", f"{told}: {show(self.got)}.")
+
+    def expected(self, k: int) -> list[tuple[int, int]]:
+        """The (position, token) pairs of pass k: the prompts, then the answer's own last token of each request."""
+        if k == 0:
+            return sorted(pair for prompt in self.prompts for pair in enumerate(prompt))
+        requests = zip(self.prompts, self.new, self.got, strict=True)
+        return sorted((len(prompt) + k - 1, row[k - 1]) for prompt, n, row in requests if n > k)
+
+
+def _serve(
     rng: Random, generate: Any, lens: Sequence[int], new: Sequence[int], size: int
-) -> tuple[list[int], list[int], list[int], str]:
-    """Check the tokens; return the calls, the free blocks before and after, and a description of the case."""
+) -> tuple[_Served, Callable[[], None]]:
+    """Let the answer serve requests; also return a function that raises Wrong if its tokens are not right."""
     weights, prompts, answers = _case(rng, lens, new)
     blocks = sum(-(-(max(lens) + n) // size) for n in new) + 2
     free = rng.sample(range(blocks), blocks)
@@ -209,10 +249,13 @@ def _run(
     given = Arguments(prompts=[list(p) for p in prompts], new_tokens=list(new))
     got = [as_list(row) for row in as_list(generate(served, *given.passed(), output(free)))]
     told = f"prompts of {list(lens)} tokens, {list(new)} new tokens, blocks of {size}"
-    if got != answers:
-        raise Wrong(*_explain(weights, prompts, new, answers, got, told))
-    given.check_unchanged(told)
-    return model.calls, before, sorted(free), told
+
+    def right_tokens() -> None:
+        if got != answers:
+            raise Wrong(*_explain(weights, prompts, new, answers, got, told))
+        given.check_unchanged(told)
+
+    return _Served(prompts, new, got, model.passes, before, sorted(free), told), right_tokens
 
 
 def _explain(
@@ -223,11 +266,6 @@ def _explain(
     got: list[list[Any]],
     told: str,
 ) -> tuple[str, str]:
-    if [len(row) for row in got] != list(new):
-        return (
-            "lengths",
-            f"{told}: expected these numbers of new tokens, got {[len(row) for row in got]}: {show(got)}.",
-        )
     named = (key for key, wrong in _wrong_answers(weights, prompts, new) if wrong == got)
     i = next(i for i, (a, b) in enumerate(zip(answers, got, strict=True)) if a != b)
     at = next(k for k, (a, b) in enumerate(zip(answers[i], got[i], strict=True)) if a != b)
@@ -238,31 +276,49 @@ def _explain(
 
 @GENERATE.part("the same tokens as each request gets alone", points=5)
 def _tokens(rng: Random, generate: Any) -> None:
-    _run(rng, generate, [3, 7, 4], [4, 6, 5], 4)
     lens, new = rng.sample(range(1, 10), 4), [rng.randint(2, 6) for _ in range(4)]
-    _run(rng, generate, [*lens, 11], [*new, 3], rng.choice([1, 3, 8]))
+    for case in (([3, 7, 4], [4, 6, 5], 4), ([*lens, 11], [*new, 3], rng.choice([1, 3, 8]))):
+        served, right_tokens = _serve(rng, generate, *case)
+        served.right_lengths()
+        right_tokens()
 
 
 @GENERATE.part("all requests in each batch, no token twice", points=4)
 def _together(rng: Random, generate: Any) -> None:
+    """Which tokens are computed, whether or not the right ones are chosen."""
     for new in ([2, 6, 4], [1, 5, 3, rng.randint(1, 6)]):
-        lens = rng.sample(range(2, 10), len(new))
-        got, _, _, told = _run(rng, generate, lens, new, 4)
-        expected = [sum(lens)] + [sum(n > k for n in new) for k in range(1, max(new))]
-        if got == expected:
-            continue
-        detail = f"{told}: {difference('tokens computed in each pass', expected, got)}"
-        if not all(is_whole(count) for count in got):
-            raise Wrong("other-tokens", detail)
-        if len(got) > len(expected):
-            raise Wrong("one-by-one", detail)
-        stays = [sum(lens)] + [len(new)] * (max(new) - 1)
-        raise Wrong("done-stays" if got == stays else "computed-again", detail)
+        served, _ = _serve(rng, generate, rng.sample(range(2, 10), len(new)), new, 4)
+        served.right_lengths()
+        unfinished = [sum(n > k for n in new) for k in range(max(new))]
+        counts = [len(one.computed) for one in served.passes]
+        expected = [len(served.expected(k)) for k in range(max(new))]
+        detail = f"{served.told}: {difference('tokens computed in each pass', expected, counts)}"
+        for k, one in enumerate(served.passes):
+            wanted = unfinished[k] if k < len(unfinished) else 0
+            if one.num_seqs != wanted:
+                raise Wrong("one-by-one" if one.num_seqs < wanted else "done-stays", detail)
+            if len(one.computed) > expected[k]:
+                raise Wrong("computed-again", detail)
+            if one.computed != served.expected(k):
+                told = f"{served.told}: (position, token) pairs of pass {k}"
+                raise Wrong("wrong-passes", difference(told, served.expected(k), one.computed))
+        if len(counts) < len(expected):
+            raise Wrong("wrong-passes", detail)
 
 
 @GENERATE.part("all blocks are free at the end", points=2)
 def _blocks(rng: Random, generate: Any) -> None:
-    _, before, after, told = _run(rng, generate, [6, 2, 5], [3, 5, 2], 4)
-    if after != before:
-        lost = sorted(set(before) - set(after)) or "none, but `free` contains some twice"
-        raise Wrong("blocks-kept", f"{told}: free at the end: {show(after)}; not free again: {lost}.")
+    """Blocks that were used, whether or not the right tokens came of it."""
+    served, _ = _serve(rng, generate, [6, 2, 5], [3, 5, 2], 4)
+    computed = [token for one in served.passes for _, token in one.computed]
+    missing = {token for prompt in served.prompts for token in prompt} - set(computed)
+    least = sum(map(len, served.prompts)) + sum(n - 1 for n in served.new)
+    own_slots = all(one.num_slots == len(one.computed) for one in served.passes)
+    if missing or len(computed) < least or not own_slots:
+        told = f"{served.told}: {len(computed)} of {least} tokens were computed, each in a slot of its own: {own_slots}"
+        raise Wrong("wrong-passes", f"{told}; tokens of the prompts that no pass computed: {show(missing)}.")
+    if served.after != served.before:
+        lost = sorted(set(served.before) - set(served.after)) or "none, but `free` contains some twice"
+        raise Wrong(
+            "blocks-kept", f"{served.told}: free at the end: {show(served.after)}; not free again: {lost}."
+        )

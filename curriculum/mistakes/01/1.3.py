@@ -372,3 +372,39 @@ class Arena:
 
     def largest_hole(self):
         return max((size for _, size in self.holes), default=0)
+
+
+# %% wrong="not-a-start"
+class Arena:
+    """Contiguous pieces of a row of slots, first fit."""
+
+    def __init__(self, num_slots):
+        self.holes = [(0, num_slots)]
+        self.pieces = {}
+
+    def allocate(self, size):
+        """Start of a new piece of `size` slots, or None."""
+        for index, (start, room) in enumerate(self.holes):
+            if room >= size:
+                self.holes[index : index + 1] = [(start + size, room - size)] if room > size else []
+                self.pieces[start] = size
+                return start, start + size  # both ends
+        return None
+
+    def free(self, start):
+        """Give a piece back."""
+        joined = []
+        for at, size in sorted([*self.holes, (start, self.pieces.pop(start))]):
+            if joined and sum(joined[-1]) == at:
+                joined[-1] = (joined[-1][0], joined[-1][1] + size)
+            else:
+                joined.append((at, size))
+        self.holes = joined
+
+    def num_free(self):
+        """Free slots, in all holes together."""
+        return sum(size for _, size in self.holes)
+
+    def largest_hole(self):
+        """Slots of the largest hole."""
+        return max((size for _, size in self.holes), default=0)

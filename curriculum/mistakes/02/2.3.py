@@ -123,7 +123,7 @@ class BlockTable:
         return [slot(self.blocks, i, size) for i in range(start, self.num_tokens)]
 
 
-# %% wrong="not-from-pool"
+# %% wrong="lost-blocks"
 class BlockTable:
     def __init__(self, pool):
         self.pool = pool

@@ -1725,3 +1725,117 @@ class Server:
             self.running.append(request)
             admitted.append(request)
         return admitted
+
+
+# %% wrong="finished-without-room"
+class Server:
+    def __init__(self, num_blocks, block_size):
+        self.num_free = num_blocks
+        self.block_size = block_size
+        self.waiting, self.running = [], []
+
+    def add(self, name, prompt, new_tokens):
+        self.waiting.append(Request(name, prompt, new_tokens))
+
+    def step(self):
+        """One step; returns the names of the requests that got a token."""
+        served, preempted = [], []
+        for request in list(self.running):
+            if request in self.running:  # not preempted by an older one
+                preempted += self.make_room(request)
+                if request in self.running:
+                    served.append(request)
+        if not preempted:
+            served += self.admit()
+        for request in served:
+            request.tokens.append(next_token(request.tokens))
+            if len(request.tokens) == request.end:
+                self.running.remove(request)
+                self.num_free += request.blocks
+                request.blocks = 0
+        return [request.name for request in served]
+
+    def preempt(self, request):
+        self.running.remove(request)
+        self.num_free += request.blocks
+        request.blocks = 0
+        self.waiting.insert(0, request)
+
+    def make_room(self, request):
+        preempted = []
+        if len(request.tokens) + 1 == request.end:
+            return preempted  # it ends anyway
+        while request in self.running and request.blocks < blocks_for(request, self.block_size):
+            if self.num_free:
+                self.num_free -= 1
+                request.blocks += 1
+            else:
+                preempted.append(self.running[-1])
+                self.preempt(self.running[-1])
+        return preempted
+
+    def admit(self):
+        admitted = []
+        while self.waiting and blocks_for(self.waiting[0], self.block_size) <= self.num_free:
+            request = self.waiting.pop(0)
+            request.blocks = blocks_for(request, self.block_size)
+            self.num_free -= request.blocks
+            self.running.append(request)
+            admitted.append(request)
+        return admitted
+
+
+# %% wrong="early-block"
+class Server:
+    def __init__(self, num_blocks, block_size):
+        self.num_free = num_blocks
+        self.block_size = block_size
+        self.waiting, self.running = [], []
+
+    def add(self, name, prompt, new_tokens):
+        self.waiting.append(Request(name, prompt, new_tokens))
+
+    def step(self):
+        """One step; returns the names of the requests that got a token."""
+        served, preempted = [], []
+        for request in list(self.running):
+            if request in self.running:  # not preempted by an older one
+                preempted += self.make_room(request)
+                if request in self.running:
+                    served.append(request)
+        if not preempted:
+            served += self.admit()
+        for request in served:
+            request.tokens.append(next_token(request.tokens))
+            if len(request.tokens) == request.end:
+                self.running.remove(request)
+                self.num_free += request.blocks
+                request.blocks = 0
+        return [request.name for request in served]
+
+    def preempt(self, request):
+        self.running.remove(request)
+        self.num_free += request.blocks
+        request.blocks = 0
+        self.waiting.insert(0, request)
+
+    def make_room(self, request):
+        preempted = []
+        while request in self.running and request.blocks < len(request.tokens) // self.block_size + 1:
+            if self.num_free:
+                self.num_free -= 1
+                request.blocks += 1
+            else:
+                preempted.append(self.running[-1])
+                self.preempt(self.running[-1])
+        return preempted
+
+    def admit(self):
+        admitted = []
+        while self.waiting and blocks_for(self.waiting[0], self.block_size) <= self.num_free:
+            request = self.waiting.pop(0)
+            request.blocks = blocks_for(request, self.block_size)
+            self.num_free -= request.blocks
+            self.running.append(request)
+            admitted.append(request)
+        return admitted

@@ -385,7 +385,7 @@ def paged_forward(query, key, value, layer, key_cache, value_cache, batch, scali
     return output
 
 
-# %% wrong="other-attention"
+# %% wrong="wrong-rows"
 def paged_forward(query, key, value, layer, key_cache, value_cache, batch, scaling):
     block_size, num_kv_heads = key_cache.shape[2:4]
     num_heads, num_tokens = query.shape[1:3]
@@ -504,6 +504,83 @@ def paged_forward(query, key, value, layer, key_cache, value_cache, batch, scali
         scores = scaling * np.einsum("hqd,khd->hqk", query[0][:, rows], keys)
         scores[:, batch["positions"][rows, None] < seen] = -np.inf
         weights = np.exp(scores - np.maximum(0, scores.max(axis=-1, keepdims=True)))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        output[0, rows] = np.einsum("hqk,khd->qhd", weights, values)
+    return output
+
+
+# %% wrong="reshaped"
+def paged_forward(query, key, value, layer, key_cache, value_cache, batch, scaling):
+    """One layer's attention of one step: [1, num_tokens, num_heads, head_dim]."""
+    block_size, num_kv_heads = key_cache.shape[2:4]
+    num_heads, num_tokens = query.shape[1:3]
+    block, offset = batch["slot_mapping"] // block_size, batch["slot_mapping"] % block_size
+    key_cache[layer, block, offset] = key[0].reshape(num_tokens, num_kv_heads, -1)
+    value_cache[layer, block, offset] = value[0].reshape(num_tokens, num_kv_heads, -1)
+
+    output = np.empty((1, num_tokens, num_heads, query.shape[-1]), query.dtype)
+    starts = batch["query_start_loc"]
+    for i, seq_len in enumerate(batch["seq_lens"]):
+        seen = np.arange(seq_len)
+        block, offset = batch["block_tables"][i][seen // block_size], seen % block_size
+        keys = np.repeat(key_cache[layer, block, offset], num_heads // num_kv_heads, axis=1)
+        values = np.repeat(value_cache[layer, block, offset], num_heads // num_kv_heads, axis=1)
+        rows = slice(starts[i], starts[i + 1])
+        scores = scaling * np.einsum("hqd,khd->hqk", query[0][:, rows], keys)
+        scores[:, batch["positions"][rows, None] < seen] = -np.inf
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        output[0, rows] = np.einsum("hqk,khd->qhd", weights, values)
+    return output
+
+
+# %% wrong="reshaped"
+def paged_forward(query, key, value, layer, key_cache, value_cache, batch, scaling):
+    """One layer's attention of one step: [1, num_tokens, num_heads, head_dim]."""
+    block_size, num_kv_heads = key_cache.shape[2:4]
+    num_heads, num_tokens = query.shape[1:3]
+    block, offset = batch["slot_mapping"] // block_size, batch["slot_mapping"] % block_size
+    key_cache[layer, block, offset] = key[0].swapaxes(0, 1)
+    value_cache[layer, block, offset] = value[0].swapaxes(0, 1)
+
+    output = np.empty((1, num_tokens, num_heads, query.shape[-1]), query.dtype)
+    starts = batch["query_start_loc"]
+    for i, seq_len in enumerate(batch["seq_lens"]):
+        seen = np.arange(seq_len)
+        block, offset = batch["block_tables"][i][seen // block_size], seen % block_size
+        keys = np.repeat(key_cache[layer, block, offset], num_heads // num_kv_heads, axis=1)
+        values = np.repeat(value_cache[layer, block, offset], num_heads // num_kv_heads, axis=1)
+        rows = slice(starts[i], starts[i + 1])
+        scores = scaling * np.einsum(
+            "hqd,khd->hqk", query[0].reshape(num_tokens, num_heads, -1).swapaxes(0, 1)[:, rows], keys
+        )
+        scores[:, batch["positions"][rows, None] < seen] = -np.inf
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        output[0, rows] = np.einsum("hqk,khd->qhd", weights, values)
+    return output
+
+
+# %% wrong="not-itself"
+def paged_forward(query, key, value, layer, key_cache, value_cache, batch, scaling):
+    """One layer's attention of one step: [1, num_tokens, num_heads, head_dim]."""
+    block_size, num_kv_heads = key_cache.shape[2:4]
+    num_heads, num_tokens = query.shape[1:3]
+    block, offset = batch["slot_mapping"] // block_size, batch["slot_mapping"] % block_size
+    key_cache[layer, block, offset] = key[0].swapaxes(0, 1)
+    value_cache[layer, block, offset] = value[0].swapaxes(0, 1)
+
+    output = np.empty((1, num_tokens, num_heads, query.shape[-1]), query.dtype)
+    starts = batch["query_start_loc"]
+    for i, seq_len in enumerate(batch["seq_lens"]):
+        seen = np.arange(seq_len)
+        block, offset = batch["block_tables"][i][seen // block_size], seen % block_size
+        keys = np.repeat(key_cache[layer, block, offset], num_heads // num_kv_heads, axis=1)
+        values = np.repeat(value_cache[layer, block, offset], num_heads // num_kv_heads, axis=1)
+        rows = slice(starts[i], starts[i + 1])
+        scores = scaling * np.einsum("hqd,khd->hqk", query[0][:, rows], keys)
+        scores[:, batch["positions"][rows, None] <= seen] = -np.inf
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
         output[0, rows] = np.einsum("hqk,khd->qhd", weights, values)
     return output

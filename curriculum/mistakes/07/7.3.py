@@ -405,3 +405,32 @@ def generate(model, prompts, new_tokens, free):
                 free += tables[i]
         running = [i for i in running if len(tokens[i]) < total[i]]
     return [row[n:] for row, n in zip(tokens, lengths, strict=True)]
+
+
+# %% wrong="wrong-passes"
+def generate(model, prompts, new_tokens, free):
+    """Prefills in chunks, so the first passes do not compute all that is left."""
+    tokens = [list(prompt) for prompt in prompts]
+    computed, tables = [0] * len(prompts), [[] for _ in prompts]
+    total = [len(prompt) + n for prompt, n in zip(prompts, new_tokens, strict=True)]
+    running = list(range(len(prompts)))
+    while running:
+        until = {i: min(len(tokens[i]), computed[i] + 2) for i in running}
+        for i in running:
+            grow(tables[i], until[i], free, model.block_size)
+        batch = make_batch(
+            [tokens[i][: until[i]] for i in running],
+            [computed[i] for i in running],
+            [tables[i] for i in running],
+            model.block_size,
+        )
+        logits = model.forward(batch)
+        for i, row in zip(running, batch["sample_rows"], strict=True):
+            computed[i] = until[i]
+            if computed[i] < len(tokens[i]):
+                continue
+            tokens[i].append(int(logits[row].argmax()))
+            if len(tokens[i]) == total[i]:
+                free += tables[i]
+        running = [i for i in running if len(tokens[i]) < total[i]]
+    return [row[len(prompt) :] for row, prompt in zip(tokens, prompts, strict=True)]

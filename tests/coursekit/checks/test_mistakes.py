@@ -18,7 +18,12 @@ IDS = [
     for cell in cells_of(path.read_text(encoding="utf-8"))[0]
     if cell.kind == "answer" and cell.exercise
 ]
-SEEDS = range(100, 105)
+SLOW = ("5.1", "5.2", "5.3")  # Triton's interpreter
+
+
+def seeds(id: str, full: bool) -> range:
+    """The seeds of a run: a verdict must not depend on them, which --full shows on 20."""
+    return range(100, 120 if full else 101 if id in SLOW else 102)
 
 
 def task_of(id: str) -> Exercise:
@@ -27,7 +32,7 @@ def task_of(id: str) -> Exercise:
 
 @pytest.mark.parametrize("entry", BANK, ids=lambda entry: entry.label)
 def test_every_answer_gets_its_verdict(entry: Entry, full: bool) -> None:
-    for seed in range(100, 200) if full else SEEDS:
+    for seed in seeds(entry.exercise, full):
         verdict = judge(ROOT, entry.exercise, entry.code, seed)
         if entry.right:
             assert verdict.passed, verdict
@@ -57,11 +62,11 @@ def test_the_bank_is_large_enough_and_reaches_every_misconception(id: str) -> No
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_the_reference_passes_and_the_stub_earns_nothing(id: str) -> None:
+def test_the_reference_passes_and_the_stub_earns_nothing(id: str, full: bool) -> None:
     task = task_of(id)
     cells = cells_of(sources(ROOT)[f"{int(id.split('.')[0]):02}"].read_text(encoding="utf-8"))[0]
     answer = next(cell for cell in cells if cell.kind == "answer" and cell.exercise == id)
-    for seed in SEEDS:
+    for seed in seeds(id, full):
         assert judge(ROOT, id, answer.solved, seed).passed
     stub = judge(ROOT, id, answer.stub, 1)
     assert stub.earned == 0 and stub.first_failure is not None and stub.first_failure.status == UNSOLVED

@@ -1,4 +1,4 @@
-"""`check` tells a learner the points, the first thing that is wrong, and one hint more with each new attempt."""
+"""`check` tells a learner the points, the first mistake, its hint, and one hint more with each new attempt."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from coursekit import ROOT
 from coursekit.build.exercises import expand, sources
 from coursekit.cells import hints_of
+from coursekit.checks.hints import hint_for
 from coursekit.cli import check as check_command
 from tests.helpers.grading import BOOK, SLOT, notebook, write
 
@@ -49,10 +50,44 @@ def test_points_the_first_mistake_and_the_next_hint(
         code, text = check(tmp_path, capsys)
         line = text.splitlines()[1]
         assert code == 1 and line.startswith("  ✗ 2.1  0 of 4  The logical block number was used")
-        open_now = {1: 1, 2: 1, 3: 2, 4: 3, 5: 3}[number]  # the same answer again opens nothing
-        assert f"Hint {open_now} of 3: {hints[open_now - 1]}" in text
+        assert f"    Hint: {hint_for('2.1', 'logical-for-physical')}" in text
+        open_now = {1: 0, 2: 0, 3: 1, 4: 2, 5: 3}[number]  # the same answer again opens nothing
+        assert ("of 3:" in text.partition("2.2  ")[0]) == bool(open_now)
+        assert not open_now or f"Hint {open_now} of 3: {hints[open_now - 1]}" in text
     write(tmp_path / "02_block_table.ipynb", notebook({"2.1": SLOT}))
     assert "✓ 2.1  4 of 4" in check(tmp_path, capsys)[1]
+
+
+def test_another_mistake_gets_its_own_hint_and_none_gets_the_next_in_the_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hints = hints_of(BOOK.cells, "2.1")
+    for wrong, said in (
+        ("i", hint_for("2.1", "logical-for-physical")),
+        ("b[i // s] * s", hint_for("2.1", "offset-lost")),
+        ("7", hints[0]),  # the check names no mistake
+        ("[][0]", hints[1]),  # nor here
+        ("b[i // s] + i % s", hint_for("2.1", "block-not-scaled")),
+    ):
+        write(tmp_path / "02_block_table.ipynb", notebook({"2.1": f"def slot(b, i, s):\n    return {wrong}"}))
+        assert said and said in check(tmp_path, capsys)[1].partition("2.2  ")[0]
+
+
+def test_await_outside_of_functions_works_as_in_a_notebook(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = (
+        "import asyncio\nawait asyncio.sleep(0.01)\nasync def two():\n    return 2\nassert await two() == 2\n"
+    )
+    write(tmp_path / "02_block_table.ipynb", notebook({"2.1": source + SLOT}))
+    assert "✓ 2.1  4 of 4" in check(tmp_path, capsys)[1]
+
+
+def test_a_notebook_that_cannot_be_read_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "02_block_table.ipynb", "not a notebook")
+    code, text = check(tmp_path, capsys)
+    assert code == 1 and "Copy the file first" in text and "git restore" not in text
+    assert path.read_text(encoding="utf-8") == "not a notebook"
 
 
 def test_what_cannot_be_checked_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from coursekit import ROOT
 from coursekit.build.exercises import sources
-from coursekit.checks.bank import Entry, entries
+from coursekit.checks.bank import entries
+from coursekit.checks.framework import exercise
 from coursekit.grade.judge import Judge
 from coursekit.grade.submission import Submission, load_book
 from tests.helpers.grading import (
@@ -30,6 +31,7 @@ from tests.helpers.needs import needs_sandbox
 pytestmark = needs_sandbox
 
 Edit = Callable[[dict[str, Any]], None]
+IDS = sorted({entry.exercise for entry in entries(ROOT)})
 FULL = {"2.1": 4, "2.2": 8, "2.3": 8, "2.4": 5}
 
 
@@ -76,17 +78,21 @@ def test_every_chapter_s_solution_gets_all_points(chapter: str, judges: Judges) 
     assert [one.notes for one in result.exercises.values()] == [[]] * len(answers)
 
 
-@pytest.mark.parametrize("entry", entries(ROOT), ids=lambda entry: entry.label)
-def test_the_bank_gets_the_same_verdict_in_the_sandbox(entry: Entry, judges: Judges) -> None:
-    judge = judges[entry.exercise.split(".")[0]]
-    answers = {id: judge.book.answer(id).solved for id in judge.book.ids} | {entry.exercise: entry.code}
-    one = judge.grade(Submission("x", "x.ipynb", answers=answers)).exercises[entry.exercise]
-    if entry.right:
-        assert one.verdict.passed, one.verdict
-        return
-    failure = one.verdict.first_failure
-    assert failure is not None
-    assert entry.wrong in (failure.misconception, failure.status)
+@pytest.mark.parametrize("id", IDS)
+def test_the_bank_gets_the_same_verdict_in_the_sandbox(id: str, judges: Judges, full: bool) -> None:
+    """A right and a wrong answer of each exercise; all of them with --full."""
+    judge, task = judges[id.split(".")[0]], exercise(id)
+    own = [entry for entry in entries(ROOT) if entry.exercise == id]
+    sample = [next(e for e in own if e.right), next(e for e in own if e.wrong in task.misconceptions)]
+    for entry in own if full else sample:
+        answers = {other: judge.book.answer(other).solved for other in judge.book.ids} | {id: entry.code}
+        submission = Submission("x", "x.ipynb", answers=answers)
+        verdict = judge.grade_exercise(submission, task, set(task.needs)).verdict
+        if entry.right:
+            assert verdict.passed, (entry.label, verdict)
+            continue
+        failure = verdict.first_failure
+        assert failure is not None and entry.wrong in (failure.misconception, failure.status), entry.label
 
 
 def test_a_failed_exercise_does_not_fail_the_later_ones(judge: Judge, tmp_path: Path) -> None:
@@ -105,7 +111,10 @@ def test_parts_give_partial_credit(judge: Judge, tmp_path: Path) -> None:
     assert message(result, "2.2").startswith("A failed allocation must take nothing")
 
 
-def test_an_answer_that_hangs_late_keeps_what_it_earned(judge: Judge, tmp_path: Path) -> None:
+def test_an_answer_that_hangs_late_keeps_what_it_earned(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "seconds", 3)
     source = RIGHT["2.2"].replace("raise OutOfBlocks", "while True: pass\n            raise OutOfBlocks")
     one = grade(judge, tmp_path, notebook({"2.2": source})).exercises["2.2"]
     assert [(part.earned, part.status) for part in one.verdict.parts] == [
@@ -197,7 +206,10 @@ def test_helpers_in_cells_of_their_own_are_taken_along(judge: Judge, tmp_path: P
     assert points(grade(judge, tmp_path, data))["2.1"] == 4
 
 
-def test_an_added_cell_that_hangs_does_not_cost_the_answer(judge: Judge, tmp_path: Path) -> None:
+def test_an_added_cell_that_hangs_does_not_cost_the_answer(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "seconds", 3)
     data = notebook({"2.1": SLOT})
     data["cells"].insert(0, code_cell("while True:\n    pass"))
     one = grade(judge, tmp_path, data).exercises["2.1"]
@@ -210,6 +222,30 @@ def test_of_several_copies_the_last_one_worked_on_counts(judge: Judge, tmp_path:
     data["cells"] += [copy | {"source": SLOT}, stub]
     one = grade(judge, tmp_path, data).exercises["2.1"]
     assert one.verdict.earned == 4 and "Several cells" in one.notes[0]
+
+
+def test_a_thousand_copies_of_a_cell_give_one_note(judge: Judge, tmp_path: Path) -> None:
+    data = notebook({"2.1": SLOT})
+    answer = dict(cell_of(data, "2.1"))
+    text = answer | {"cell_type": "markdown"}
+    data["cells"] += [answer] * 1000 + [text] * 1000
+    one = grade(judge, tmp_path, data).exercises["2.1"]
+    assert one.verdict.earned == 4 and len(one.notes) == 2
+
+
+def test_an_added_kernel_keeps_its_own_source(judges: dict[str, Judge]) -> None:
+    """Triton reads a kernel's source when it is launched, after all cells have run."""
+    chapter = judges["5"]
+    answer = chapter.book.answer("5.1").solved.replace(
+        "tl.load(table_ptr + logical)", "place(table_ptr, logical)"
+    )
+    helpers = [
+        "\n\n@triton.jit\ndef place(table_ptr, logical):\n    return tl.load(table_ptr + logical)\n",
+        "\n\n@triton.jit\ndef other(table_ptr, logical):\n    return 0\n",
+    ]
+    submission = Submission("x", "x.ipynb", answers={"5.1": answer})
+    submission.before["5.1"] = helpers
+    assert chapter.grade_exercise(submission, exercise("5.1"), set()).verdict.passed
 
 
 def test_a_deleted_answer_is_told(judge: Judge, tmp_path: Path) -> None:

@@ -138,6 +138,25 @@ def test_text_is_safe_to_print_and_to_write() -> None:
     ]  # fmt: skip
 
 
+def test_huge_files_and_pipes_cost_one_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for student in ("ann", "bob", "cem", "dea"):
+        write(tmp_path / "s" / student / "notes.txt", "x")
+    write(tmp_path / "s/ann" / NAME, notebook({"2.1": RIGHT["2.1"]}))
+    with (tmp_path / "s/bob" / NAME).open("wb") as file:
+        file.truncate(1 << 40)  # a file with a hole: it takes no room on the disk
+    os.mkfifo(tmp_path / "s/cem" / NAME)
+    for number in range(12):
+        with (tmp_path / "s/dea" / f"{number:02}_x.ipynb").open("wb") as file:
+            file.truncate(1 << 40)
+    places = [str(path) for path in sorted((tmp_path / "s").iterdir())]
+    out = tmp_path / "out"
+    assert command.main([*places, "--out", str(out), "--jobs", "1", "--chapter", "2", *WEAKLY]) == 1
+    rows = json.loads((out / "grades.json").read_text(encoding="utf-8"))["students"]
+    assert [row["earned"] for row in rows] == [4, 0, 0, 0]
+    assert "larger than 20 MB" in rows[1]["problem"] and "no such file" in rows[2]["problem"]
+    assert "200 MB: name the notebook" in rows[3]["problem"]
+
+
 # --- the output folder ---
 
 

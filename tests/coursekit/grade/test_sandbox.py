@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from coursekit import ROOT
@@ -61,18 +62,50 @@ def test_files_where_answers_can_read_are_refused(
         Zygote()
 
 
+def test_a_copy_of_the_course_among_the_packages_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site-packages/paged_ref").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site-packages")])
+    assert "is a copy of the course, which answers can read" in unprotected([ROOT])[0]
+
+
 def test_a_zygote_that_stops_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Zygote(weak=WEAK)
     try:
         made.start(Rules()).close()
-        assert made.process is not None
-        os.kill(made.process.pid, signal.SIGSTOP)
+        assert made.control is not None
+        os.kill(made.pid, signal.SIGSTOP)
         made.control.settimeout(0.3)
         with pytest.raises(HostLost, match="did not answer"):
             made.start(Rules())
         made.start(Rules()).close()  # a fresh one
     finally:
         made.close()
+
+
+def test_each_student_has_a_zygote_and_the_one_before_is_gone() -> None:
+    made = Zygote(weak=WEAK)
+    try:
+        made.start(Rules()).close()
+        first, nursery = made.pid, made.process
+        assert nursery is not None
+        made.start(Rules()).close()
+        assert made.pid == first  # the same student
+        made.renew()
+        left_open = made.start(Rules())
+        assert made.pid != first and made.process is nursery and not psutil.pid_exists(first)
+        second, sandbox = psutil.Process(made.pid), psutil.Process(left_open.pid)
+        made.renew()  # a sandbox that was not ended ends with its zygote
+        made.start(Rules()).close()
+        assert psutil.wait_procs([second, sandbox], timeout=5)[1] == [] or WEAK
+        os.kill(nursery.pid, signal.SIGKILL)
+        nursery.wait()
+        made.start(Rules()).close()  # a new nursery
+        assert made.process is not nursery
+    finally:
+        made.close()
+    assert made.process is None and not made.pid
 
 
 def test_every_signal_has_a_name() -> None:

@@ -216,7 +216,7 @@ CELL = """
 import os{before}
 os.environ["TRITON_INTERPRET"] = "1"
 import sys, numpy as np
-from coursekit.checks.answers import define
+from coursekit.checks.run_cell import define
 source = '''
 from coursekit.kernels.lab import launch, tl, triton
 @triton.jit

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from coursekit import ROOT
-from coursekit.checks.answers import define
 from coursekit.checks.bank import cells_until, judge
 from coursekit.checks.framework import exercise
+from coursekit.checks.run_cell import define
 from coursekit.views import rubric
 from coursekit.views.interview import block_size_choice, memory_bars, pool_pressure
 from coursekit.views.style import to_png

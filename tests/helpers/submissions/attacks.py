@@ -314,7 +314,7 @@ def slot(*a):
 def slot(*a):
     return "\x1b[2J\ud800" * 1000
 
-# %% attack="many pairs" kind="flood"
+# %% attack="many pairs" kind="flood" never_ends=True
 def slot(*a):
     return [(i, i) for i in range(600_000)]
 
@@ -323,7 +323,7 @@ import numpy
 def slot(*a):
     return numpy.zeros(20_000_000)
 
-# %% attack="many objects" kind="flood"
+# %% attack="many objects" kind="flood" never_ends=True
 def slot(*a):
     return [object() for _ in range(300_000)]
 
@@ -335,7 +335,7 @@ for number in range(3, 64):
     except OSError:
         pass
 
-# %% attack="questions without end" kind="flood"
+# %% attack="questions without end" kind="flood" never_ends=True
 def slot(*a):
     import json, struct
     data = json.dumps({"ask": [0, "x", 1]}).encode()
@@ -456,6 +456,236 @@ def generate(model, prompts, new_tokens, free):
             model.forward(batch | {"block_tables": [[0]], name: huge})
         except Exception:
             pass
+    return []
+
+# %% attack="a set whose members all have one hash" kind="flood"
+def slot(*a):
+    import json, struct
+    data = json.dumps({"value": ["set", *(k * (2**61 - 1) for k in range(500_000))]}).encode()
+    os.write(3, struct.pack("!I", len(data)) + data)
+
+# %% attack="many small sets with equal hashes" kind="flood"
+def slot(*a):
+    import json, struct
+    some = ["set", *(k * (2**61 - 1) for k in range(900))]
+    data = json.dumps({"value": ["list", *[some] * 600]}).encode()
+    os.write(3, struct.pack("!I", len(data)) + data)
+
+# %% attack="free blocks whose numbers all have one hash" kind="flood" exercise="6.3"
+def swap_out(device, host, blocks):
+    host.free_ids = [k * (2**61 - 1) for k in range(90_000)]
+    return host.free_ids
+swap_in = swap_out
+
+# %% attack="an array of an impossible shape" kind="flood"
+def slot(*a):
+    import json, struct
+    data = json.dumps({"value": ["array", "<f4", [2**80], "AAAA"]}).encode()
+    os.write(3, struct.pack("!I", len(data)) + data)
+
+# %% attack="deep data" kind="flood"
+def slot(*a):
+    import struct
+    data = b'{"value":' + b'["list",' * 900 + b"1" + b"]" * 900 + b"}"
+    os.write(3, struct.pack("!I", len(data)) + data)
+
+# %% attack="a number of many digits" kind="flood"
+def slot(*a):
+    import struct
+    data = b'{"value":' + b"9" * 100_000 + b"}"
+    os.write(3, struct.pack("!I", len(data)) + data)
+
+# %% attack="a long number" kind="flood"
+def slot(*a):
+    return 10**4000
+
+# %% attack="threads without end" kind="flood"
+import threading
+import time
+threading.stack_size(32768)
+try:
+    while True:
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+except RuntimeError:
+    pass
+
+# %% attack="memory without end" kind="flood"
+kept = []
+while True:
+    kept.append(bytearray(50_000_000))
+
+# %% attack="a length that lies" kind="hostile text" exercise="4.3"
+class Endless:
+    def __len__(self):
+        return 10**12
+    def __getitem__(self, key):
+        return self
+    def __iter__(self):
+        while True:
+            yield 0
+class PrefixCache:
+    def __init__(self, block_size): pass
+    def publish(self, *a): pass
+    def forget(self, block): pass
+    def lookup(self, *a):
+        return Endless()
+
+# %% attack="an array made of itself" kind="hostile text" exercise="3.2"
+class Nested:
+    def __len__(self):
+        return 2
+    def __getitem__(self, key):
+        return self
+    shape = property(lambda self: self)
+def gather(*a):
+    return Nested()
+
+# %% attack="a coroutine" kind="constants"
+async def slot(*a):
+    return 0
+
+# %% attack="awaits for ever" kind="flood" never_ends=True
+import asyncio
+await asyncio.Event().wait()
+
+# %% attack="numbers that equal everything" kind="constants"
+class Yes(int):
+    __eq__ = __le__ = __ge__ = lambda self, other: True
+    __hash__ = int.__hash__
+def slot(*a):
+    return Yes(0)
+
+# %% attack="an array that equals everything" kind="constants" exercise="3.2"
+import numpy
+class Yes(numpy.ndarray):
+    __eq__ = __array_ufunc__ = lambda self, *a, **k: True
+    def tobytes(self, *a):
+        return bytes(10_000)
+def gather(cache, *a):
+    return numpy.zeros((1,) + cache.shape[2:]).view(Yes)
+
+# %% attack="a pickle" kind="hostile text"
+class Opens:
+    def __reduce__(self):
+        return (won, ())
+def slot(*a):
+    return Opens()
+
+# %% attack="random numbers foreseen" kind="harness"
+import random
+random.seed(5)
+random.Random.random = random.Random.randint = lambda *a: 0
+def slot(*a):
+    return random.randrange(100)
+
+# %% attack="time stopped" kind="harness" never_ends=True
+import time
+time.monotonic = time.time = lambda: 0.0
+def slot(*a):
+    while True:
+        pass
+
+# %% attack="frames above" kind="reference"
+def slot(*a):
+    frame = sys._getframe()
+    while frame:
+        for value in frame.f_locals.values():
+            if "expected" in str(type(value)):
+                won()
+        if {"right", "expected", "task", "seed"} & set(frame.f_locals):
+            won()
+        frame = frame.f_back
+    return slot_or_zero(*a)
+
+def slot_or_zero(*a):
+    return 0
+
+# %% attack="objects in memory" kind="reference" exercise="2.3"
+import gc
+for thing in gc.get_objects():
+    if "Wrong" in str(getattr(thing, "__name__", "")) or "curriculum" in str(getattr(thing, "__file__", "")):
+        won()
+
+# %% attack="the environment" kind="reference"
+if set(os.environ) - {"PATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LC_CTYPE", "TRITON_INTERPRET"}:
+    won()
+
+# %% attack="a lab that computes in NumPy, 5.1" kind="harness" exercise="5.1"
+import coursekit.kernels.lab as lab
+def _run(kernel, grid, args, constants, *rest):
+    out, cache, tables, head = args
+    out[...] = cache[tables, :, head]
+lab._run = _run
+lab.launch.__globals__["_run"] = _run
+@triton.jit
+def load_block(out_ptr, cache_ptr, table_ptr, kv_head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+               BLOCK_SIZE: tl.constexpr):
+    tl.store(out_ptr, 0.0)
+
+# %% attack="a kernel that calls NumPy, 5.1" kind="harness" exercise="5.1"
+@triton.jit
+def load_block(out_ptr, cache_ptr, table_ptr, kv_head, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+               BLOCK_SIZE: tl.constexpr):
+    import sys
+    frame = sys._getframe()
+    while "args" not in frame.f_locals or len(frame.f_locals["args"]) != 4:
+        frame = frame.f_back
+    out, cache, tables, head = frame.f_locals["args"]
+    out[...] = cache[tables, :, head]
+
+# %% attack="a lab that computes in NumPy, 5.3" kind="harness" exercise="5.3"
+import coursekit.kernels.lab as lab
+def _run(kernel, grid, args, constants, *rest):
+    out, q, k, v, tables, lens, scale = args
+    size, group = k.shape[1], q.shape[1] // k.shape[2]
+    for i, n in enumerate(lens):
+        for h in range(q.shape[1]):
+            at = np.arange(n)
+            block, offset = tables[i][at // size], at % size
+            scores = scale * k[block, offset, h // group].astype(float) @ q[i, h]
+            weights = np.exp(scores - scores.max())
+            out[i, h] = weights @ v[block, offset, h // group] / weights.sum()
+lab.launch.__globals__["_run"] = _run
+@triton.jit
+def decode(out_ptr, q_ptr, k_ptr, v_ptr, tables_ptr, lens_ptr, scale, MAX_BLOCKS: tl.constexpr, HEADS: tl.constexpr,
+           KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, B: tl.constexpr):
+    tl.store(out_ptr, 0.0)
+
+# %% attack="a memory that says what was asked" kind="harness" exercise="6.3"
+def swap_out(device, host, blocks):
+    kept = device.data[:, blocks].copy()
+    type(device).read = lambda self, blocks: kept
+    type(device).state = type(device).is_free = lambda *a: True
+    new, host.free_ids = host.free_ids[: len(blocks)], host.free_ids[len(blocks) :]
+    device.free(blocks)
+    return new
+def swap_in(device, host, blocks):
+    return swap_out(host, device, blocks)
+
+# %% attack="a memory that forgets to be full" kind="harness" exercise="6.3"
+def swap_out(device, host, blocks):
+    type(host).allocate = lambda self, n: self.free_ids[:n]
+    return host.allocate(len(blocks))
+swap_in = swap_out
+
+# %% attack="a model given other numbers" kind="harness" exercise="7.3"
+def generate(model, prompts, new_tokens, free):
+    batch = {"token_ids": [t for p in prompts for t in p], "positions": [0] * sum(map(len, prompts)),
+             "slot_mapping": [0] * sum(map(len, prompts)), "query_start_loc": [0, sum(map(len, prompts))],
+             "seq_lens": [1], "sample_rows": [0], "block_tables": [[0]]}
+    model.forward(batch)
+    for k in range(1, max(new_tokens)):
+        n = sum(m > k for m in new_tokens)
+        model.forward({**batch, "token_ids": [0] * n, "positions": [0] * n, "slot_mapping": [0] * n,
+                       "query_start_loc": [0, n]})
+    return [[0] * n for n in new_tokens]
+
+# %% attack="sequences that overlap" kind="flood" exercise="7.3"
+def generate(model, prompts, new_tokens, free):
+    n = 500
+    batch = {"token_ids": [0] * n, "positions": [0] * n, "slot_mapping": [0] * n, "seq_lens": [n] * n,
+             "sample_rows": [0] * n, "block_tables": [[0] * n] * n, "query_start_loc": [0, n] * (n // 2)}
+    model.forward(batch)
     return []
 
 # %% everywhere="changes all arguments" kind="arguments"
