@@ -1,7 +1,7 @@
-"""`course.py check [chapter]`: check a learner's progress from the saved notebooks in `exercises/`.
+"""`course.py check [chapter]`: check a learner's progress from the saved notebooks in `work/exercises/`.
 
-Uses the grader's judge and sandbox. For an unsolved exercise it shows the first problem and one hint; the next hint
-opens once the answer has changed and is still wrong.
+A chapter without a working copy is read from `exercises/`. Uses the grader's judge and sandbox. For an unsolved
+exercise it shows the first problem and one hint; the next hint opens once the answer has changed and is still wrong.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from coursekit.build.exercises import sources
 from coursekit.cells import hints_of
 from coursekit.grade.judge import ExerciseResult, Judge
 from coursekit.grade.submission import Book, NoSuchChapter, Submission, load_book, read_submission
+from coursekit.learner.places import copy_or_original, shown_path
 
 OPENED = platformdirs.user_state_path("paged-attention-course") / "hints.json"
 
@@ -33,7 +34,7 @@ def main(arguments: list[str]) -> int:
         prog="course.py check", description="Check the answers in your saved notebooks."
     )
     parser.add_argument("chapter", nargs="?", help="chapter number, such as 2 (default: all chapters)")
-    parser.add_argument("--folder", type=Path, default=ROOT / "exercises", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if os.name != "posix":
         print(
@@ -49,7 +50,11 @@ def main(arguments: list[str]) -> int:
         print(f"check: {error}", file=sys.stderr)
         return 2
     opened = _read_opened()
-    solved = [_check(book, options.folder / f"{book.name}.ipynb", opened) for book in books]
+    solved = []
+    for book in books:
+        name = f"{book.name}.ipynb"
+        path = options.folder / name if options.folder else copy_or_original("exercises", name)
+        solved.append(_check(book, path, opened))
     _write_opened(opened)
     sys.stdout.flush()
     return 0 if all(solved) else 1
@@ -58,7 +63,7 @@ def main(arguments: list[str]) -> int:
 def _check(book: Book, path: Path, opened: dict[str, Any]) -> bool:
     started = time.monotonic()
     submission = read_submission(path, "you", book)
-    print(f"{book.name} ({path.name})")
+    print(f"{book.name} ({shown_path(path)})")
     if submission.problem:
         print(f"  {submission.problem}. {_advice(path)}\n")
         return False
