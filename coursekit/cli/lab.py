@@ -64,7 +64,7 @@ def prepare_copies() -> None:
     """Make the working copies that do not exist yet; without them the course's own notebooks are opened."""
     try:
         if made := make_copies(ROOT):
-            where = shown_path(work_folder(ROOT))
+            where = shown_path(work_folder(ROOT), ROOT)
             print(f"Made your copies of {len(made)} notebooks in {where}: what you write there stays yours.")
         elif changed := outdated(ROOT):
             print(

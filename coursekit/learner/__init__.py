@@ -1,8 +1,8 @@
 """The learner's side of a lesson: guesses before a cell runs, and the learner's own notebooks.
 
-    question   a Predict box of a lesson's source: the question, the answer, and the reply to a guess
-    guesses    the file that remembers the guesses        box      the input that a lesson shows
-    places     where the working copies are               compare  a learner's answer beside the course's
+    question     a Predict box of a lesson's source: the question, the answer, and the reply to a guess
+    box          the input that a lesson shows          guesses   the file that remembers the guesses
+    comparison   a learner's answer beside the course's places    where the working copies are
 
 Lessons call `predict("1-bytes")` and `compare("1.3")`. Importing this package imports nothing heavy.
 """
@@ -19,6 +19,6 @@ def predict(id: str) -> None:
 
 def compare(id: str) -> None:
     """Show the learner's answer to an exercise beside the course's; without a notebook kernel, one line of text."""
-    from coursekit.learner.compare import show_comparison
+    from coursekit.learner.comparison import show_comparison
 
     show_comparison(id)

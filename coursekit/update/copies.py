@@ -129,10 +129,19 @@ def read(path: Path) -> Notebook:
 
 
 def _from_file(copy: Copy) -> Notebook:
+    """The course's notebook as a copy holds it: links adjusted, and folded answers without their outputs.
+
+    JupyterLab shows the first line of a folded output in its place, which would tell the answer.
+    """
     data = read(copy.target.path)
     for cell in data["cells"]:
         if cell.get("cell_type") == "markdown":
             cell["source"] = relocate(cell["source"], copy)
+        elif {"answers", "reference"} & set(cell["metadata"]):
+            cell |= {"outputs": [], "execution_count": None}
+            folded = {k: v for k, v in cell["metadata"].get("jupyter", {}).items() if k != "outputs_hidden"}
+            cell["metadata"] = {k: v for k, v in cell["metadata"].items() if k != "jupyter"}
+            cell["metadata"] |= {"jupyter": folded} if folded else {}
     return data
 
 
