@@ -226,7 +226,8 @@ def open_notebook(browser: Any, server: tuple[str, str], path: str) -> Any:
     address, token = server
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.goto(f"{address}/lab/tree/{path}?token={token}&reset")
-    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=120_000)
+    page.get_by_text("| Idle").wait_for(timeout=120_000)  # the status bar, once the notebook kernel runs
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
     return page
 
 
@@ -256,9 +257,7 @@ def test_a_learners_copy_takes_a_guess_and_shows_no_answer_until_its_cell_runs(
         run_cell(page, 1)
         answer.wait_for(state="visible", timeout=20_000)
     finally:
-        if shots := os.environ.get("COURSE_SCREENSHOTS"):
-            Path(shots).mkdir(parents=True, exist_ok=True)
-            page.screenshot(path=Path(shots) / "guess.png")
+        screenshot(page, "guess")
         page.close()
 
 
@@ -270,7 +269,15 @@ def test_a_folded_answer_opens_when_its_cell_runs(server: tuple[str, str], brows
         page.get_by_text("six times seven is 42").wait_for(state="visible", timeout=20_000)
         assert page.locator(".jp-OutputPlaceholder").count() == 0
     finally:
+        screenshot(page, "folded")
         page.close()
+
+
+def screenshot(page: Any, name: str) -> None:
+    """Save what the page shows, if somebody wants to look at it."""
+    if shots := os.environ.get("COURSE_SCREENSHOTS"):
+        Path(shots).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=Path(shots) / f"{name}.png")
 
 
 def _screenshots(page: Any, folder: Path, lesson: str) -> None:

@@ -53,7 +53,7 @@ def code_above(root: Path, id: str) -> list[str]:
 
 
 def usable(code: Iterable[str]) -> Iterator[ast.stmt]:
-    """Yield the imports that are used, the constants, and the definitions, printed ones included, that run as they are."""
+    """Yield the imports that are used, the constants, and the definitions (printed ones, too) that run as they are."""
     nodes = [node for cell in code for node in ast.parse(re.sub(r"^\s*[%!].*$", "", cell, flags=re.M)).body]
     plain = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef) or _is_constant(node)]
     imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]

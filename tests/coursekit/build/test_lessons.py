@@ -1,4 +1,4 @@
-"""Lessons: Predict boxes become a question and an input, marked cells are folded, exercises are linked in their places."""
+"""Lessons: Predict boxes become a question and an input, marked cells are folded, exercises are linked."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_each_part_of_the_form_is_asked_for(repo: Path, old: str, new: str, faul
     assert list(form_faults(repo)) == []
     assert old in FORM
     write(repo, FORM.replace(old, new))
-    [(file, what, remedy)] = [found for found in form_faults(repo) if fault in found[1]]
+    [(file, _, remedy)] = [found for found in form_faults(repo) if fault in found[1]]
     assert file == "curriculum/lessons/01_x.py" and remedy
 
 

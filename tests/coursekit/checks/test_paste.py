@@ -18,7 +18,7 @@ IDS = [
     if cell.kind == "answer" and cell.exercise
 ]
 # Exercise → the lesson's definition that passes it. Chapters that are not converted to the new form yet.
-PASTEABLE: dict[str, str] = {}
+PASTEABLE = {"2.3": "SmallTable", "3.2": "gather", "3.3": "paged_decode"}
 
 
 @pytest.mark.parametrize("id", IDS)
