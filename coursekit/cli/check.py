@@ -23,7 +23,9 @@ from coursekit.build.exercises import sources
 from coursekit.cells import hints_of
 from coursekit.grade.judge import ExerciseResult, Judge
 from coursekit.grade.submission import Book, NoSuchChapter, Submission, load_book, read_submission
+from coursekit.learner import guesses
 from coursekit.learner.places import copy_or_original, shown_path
+from coursekit.learner.question import questions
 
 OPENED = platformdirs.user_state_path("paged-attention-course") / "hints.json"
 
@@ -75,8 +77,20 @@ def _check(book: Book, path: Path, opened: dict[str, Any]) -> bool:
     for id, one in result.exercises.items():
         for line in lines(book, id, one, submission, opened):
             print(f"  {line}")
-    print(f"  {result.earned} of {result.points} points, {time.monotonic() - started:.1f} s\n")
+    print(f"  {result.earned} of {result.points} points, {time.monotonic() - started:.1f} s")
+    if told := predictions(book.name):
+        print(told)
+    print()
     return result.earned == result.points
+
+
+def predictions(lesson: str) -> str:
+    """One line on the learner's guesses in a chapter's lesson; "" if the lesson has no Predict boxes."""
+    source = ROOT / "curriculum/lessons" / f"{lesson}.py"
+    boxes = questions(source.read_text(encoding="utf-8")) if source.is_file() else {}
+    made = [guess for id, guess in guesses.load().items() if id in boxes]
+    first = sum(guess.right_first for guess in made)
+    return f"  Predictions: {len(made)} of {len(boxes)} made, {first} right at once" if boxes else ""
 
 
 def _advice(path: Path) -> str:

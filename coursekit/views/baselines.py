@@ -52,7 +52,8 @@ def static_batches(jobs: list[Job], setup: CostModel, slots_each: int, at_once: 
     """Return the tokens per second if requests run in fixed groups, each of which starts when the last one ended."""
     groups = [jobs[first : first + at_once] for first in range(0, len(jobs), at_once)]
     results = [
-        simulate(group, setup, num_blocks=at_once, block_size=slots_each, max_num_seqs=at_once) for group in groups
+        simulate(group, setup, num_blocks=at_once, block_size=slots_each, max_num_seqs=at_once)
+        for group in groups
     ]
     tokens = sum(result.metrics.generated_tokens for result in results)
     return tokens / sum(result.simulated_seconds for result in results)

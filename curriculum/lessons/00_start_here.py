@@ -217,9 +217,10 @@ print("steps, contiguous / paged:", f"{len(contiguous[2]) / len(paged[2]):.1f}")
 # replies:
 #   about 4 times as long: "That would be so if the work of a step were only its tokens. What else does a step read?"
 #   more than 4 times as long: "Four times the tokens, and more than four times the time? Think of what is shared."
-# shown: "less than 3 times as long: True"
+# shown: "so it takes less than 3 times as long"
 
 # %% answers="0-eight-or-two" tags=["nbval-ignore-output"]
+import math
 import time
 
 
@@ -242,7 +243,8 @@ decode_seconds(engine, 8)
 two, eight = decode_seconds(engine, 2), decode_seconds(engine, 8)
 print(f"a step with 2 requests: {two * 1e3:.0f} ms")
 print(f"a step with 8 requests: {eight * 1e3:.0f} ms, {eight / two:.1f} times as long for 4 times the tokens")
-print("less than 3 times as long:", eight < 3 * two)
+limits = {3: "less than 3 times as long", 5: "about 4 times as long", math.inf: "more than 4 times as long"}
+print("so it takes", next(words for limit, words in limits.items() if eight < limit * two))
 
 # %% [markdown]
 # A step reads all weights of the model once, however many requests share the reading. That is why more requests at once

@@ -560,7 +560,7 @@ for name, usage in measured.items():
 # replies:
 #   about 10 times: "That holds while a step only reads weights. Are 162 requests at once still such a small batch?"
 #   about 4 times: "Closer. What limits a step with 162 requests, and with 1,536?"
-# shown: "rises less than 1.5 times: True"
+# shown: "9.5     22 -> 190                1.1"
 
 # %% answers="1-throughput"
 from paged_ref.simulation.capacity import DEVICES, Load, plan_capacity
@@ -572,7 +572,6 @@ machines = [
     ("llama-3.1-8b", "l4", 1, article),
     ("opt-13b", "a100-40gb", 1, Load(161, 338, 2048)),
 ]
-factors = []
 print(
     f"{'':28} {'at once':>14} {'times':>6} {'ms per token':>13} {'throughput, times':>18} {'tokens in a step':>20}"
 )
@@ -581,14 +580,12 @@ for name, gpu, count, load in machines:
     few, many = result.contiguous, result.paged
     slow, slower = (1e3 * s.concurrency / s.requests_per_second / load.output_tokens for s in (few, many))
     prompt_tokens = round(many.concurrency / load.output_tokens * load.prompt_tokens)  # of those that begin
-    factors.append(many.requests_per_second / few.requests_per_second)
     print(
         f"{name:14}{count} x {DEVICES[gpu].name:11} {few.concurrency:5} -> {many.concurrency:5} "
         f"{many.concurrency / few.concurrency:6.1f} {slow:6.0f} -> {slower:3.0f} "
-        f"{factors[-1]:18.1f} "
+        f"{many.requests_per_second / few.requests_per_second:18.1f} "
         f"{many.concurrency:6} + {prompt_tokens:4} prompt"
     )
-print("the first machine's throughput rises less than 1.5 times:", factors[0] < 1.5)
 budgets = (
     plan_capacity(MODELS["opt-13b"], DEVICES["a100-40gb"], machines[-1][-1]).budget,
     NUM_SLOTS * opt.kv_bytes_per_token,
@@ -705,7 +702,7 @@ explore(
 # replies:
 #   2000 slots: "All slots are free, but in how many holes?"
 #   about half of the memory: "Each hole is at most as large as the piece that was there last."
-# shown: ["NeverJoins", "smaller than 200: True"]
+# shown: ["NeverJoins", "the largest hole (of 225) has 54"]
 
 # %% answers="1-never-joins"
 import numpy as np
@@ -742,7 +739,6 @@ for kind in (FirstFitArena, NeverJoins):
     sizes = [size for _, size in arena.holes()]
     print(f"{kind.__name__:13} refused {refused:3} of 1000; at the end {sum(sizes)} slots are free, "
           f"the largest hole (of {len(sizes)}) has {max(sizes)}")  # fmt: skip
-print("smaller than 200:", max(sizes) < 200)
 
 # %% tags=["raises-exception"]
 arena.check()
