@@ -23,7 +23,10 @@ _MARKER = re.compile(r"^[ \t]*### (BEGIN|END) SOLUTION[^\n]*\n?", re.M)
 
 def show_comparison(id: str) -> None:
     """Show both versions in two columns; raises KeyError for an unknown exercise."""
-    display_widget(widgets.HTML(comparison(id)), f"your saved answer to exercise {id} beside the course's")
+    display_widget(
+        widgets.VBox([widgets.HTML(comparison(id))]),
+        f"your saved answer to exercise {id} beside the course's",
+    )
 
 
 def comparison(id: str, root: Path = ROOT) -> str:

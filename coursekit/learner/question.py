@@ -132,6 +132,11 @@ def parse(id: str, text: str) -> Question:
             "options, unit, tolerance, replies and shown"
         )
     kind = kinds[0]
+    listed = [*data.get("options", ()), *(data[kind] if isinstance(data[kind], list) else [data[kind]])]
+    if kind != "number" and not all(isinstance(item, str) for item in listed):
+        raise BadQuestion(
+            f"the Predict box {id}: put quotes around options that YAML does not read as text, such as 'No'"
+        )
     answer, options = data[kind], tuple(str(option) for option in data.get("options", ()))
     if kind == "number" and (isinstance(answer, bool) or not isinstance(answer, int | float)):
         raise BadQuestion(f"the Predict box {id}: number: {answer!r} is not a number")

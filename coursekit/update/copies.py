@@ -69,7 +69,8 @@ def make_copies(root: Path) -> list[Copy]:
 
 def outdated(root: Path) -> list[Copy]:
     """The copies whose notebook in the course has changed since."""
-    return [copy for copy in all_copies(root) if copy.path.exists() and _read_base(copy) != pristine(copy)]
+    made = [copy for copy in all_copies(root) if copy.path.exists()]
+    return [copy for copy in made if _may_differ(copy) and _read_base(copy) != pristine(copy)]
 
 
 def update(copy: Copy) -> Merge:
@@ -107,7 +108,10 @@ def pristine(copy: Copy) -> Notebook:
 
 def relocate(text: str, copy: Copy) -> str:
     """Return prose with the links that leave lessons and exercises aimed at the course's folder."""
-    back = Path(os.path.relpath(copy.target.root, copy.path.parent)).as_posix()
+    try:
+        back = Path(os.path.relpath(copy.target.root, copy.path.parent)).as_posix()
+    except ValueError:  # another drive of a Windows machine
+        back = copy.target.root.as_posix()
     return re.sub(rf"\]\(\.\./(?!(?:{'|'.join(FOLDERS)})/)", f"]({back}/", text)
 
 
@@ -143,6 +147,14 @@ def _from_file(copy: Copy) -> Notebook:
             cell["metadata"] = {k: v for k, v in cell["metadata"].items() if k != "jupyter"}
             cell["metadata"] |= {"jupyter": folded} if folded else {}
     return data
+
+
+def _may_differ(copy: Copy) -> bool:
+    """Return False if neither the course's notebook nor its source was written after the base."""
+    if not copy.base.exists():
+        return True
+    newest = max(path.stat().st_mtime for path in (copy.target.path, copy.target.source))
+    return newest >= copy.base.stat().st_mtime
 
 
 def _read_base(copy: Copy) -> Notebook | None:

@@ -102,6 +102,7 @@ def test_the_question_is_a_quote_with_its_options_and_without_its_answer() -> No
         ("question: Q\nchoice: A\noptions: [B, C]\nshown: A", "must be one of its options"),
         ("question: Q\nchoice: A\noptions: [A, B]", "a choice needs `shown`"),
         ("question: Q\norder: [A, A]", "two or more different things"),
+        ("question: Q\nchoice: No\noptions: [Yes, No]\nshown: x", "put quotes around options"),
         ("question: Q\nnumber: 3\ncolour: red", "may have options, unit"),
         ("question: [", "not valid YAML"),
     ],
