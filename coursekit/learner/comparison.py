@@ -33,8 +33,10 @@ def comparison(id: str, root: Path = ROOT) -> str:
     """Return the two columns as HTML, or a sentence if the learner's notebook has no answer yet."""
     chapter = f"{int(id.partition('.')[0]):02}"
     solutions = next(iter(sorted((root / "solutions").glob(f"{chapter}_*.ipynb"))), None)
-    reference = _source(solutions, id) if solutions else None
-    if solutions is None or reference is None:
+    if solutions is None:
+        return f"The solutions of chapter {int(chapter)} are not in this copy of the course."
+    reference = _source(solutions, id)
+    if reference is None:
         raise KeyError(f"there is no solution of exercise {id!r}")
     path = copy_or_original("exercises", solutions.name, root)
     yours = _source(path, id)
