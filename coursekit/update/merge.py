@@ -48,7 +48,9 @@ def merge(base: Notebook | None, mine: Notebook, new: Notebook) -> Merge:
     pairs = counterparts(before, new["cells"])  # id in new → id in base
     by_id = {cell["id"]: cell for cell in ours}
     base_of = {cell["id"]: cell for cell in before}
-    result = Merge({**copy.deepcopy(mine), "metadata": copy.deepcopy(new.get("metadata", {}))})
+    result = Merge(copy.deepcopy(mine))
+    if "course" in new.get("metadata", {}):  # what the build wrote; the rest is JupyterLab's
+        result.notebook.setdefault("metadata", {})["course"] = copy.deepcopy(new["metadata"]["course"])
     for key in ("nbformat", "nbformat_minor"):
         result.notebook[key] = new.get(key, mine.get(key))
     merged: dict[str, list[Cell]] = {}  # id in mine or new → the cells that stand there

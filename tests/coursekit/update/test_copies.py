@@ -80,6 +80,19 @@ def test_an_update_brings_the_new_version_and_keeps_a_backup(root: Path) -> None
     assert outdated(root) == [] and not update(copy).changed
 
 
+def test_a_copy_that_jupyterlab_saved_is_not_written_again(root: Path) -> None:
+    make_copies(root)
+    copy = lesson_copy(root)
+    data = json.loads(copy.path.read_text(encoding="utf-8"))
+    data["metadata"]["language_info"]["version"] = "3.13.1"
+    for cell in data["cells"]:
+        cell["source"] = cell["source"].splitlines(keepends=True)
+    copy.path.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    before = copy.path.read_bytes()
+    assert not update(copy).changed
+    assert copy.path.read_bytes() == before and not copy.backups.exists()
+
+
 def test_a_notebook_of_the_course_that_was_edited_in_place_moves_into_the_copy(root: Path) -> None:
     edit(root / "exercises/01_one.ipynb", 1, "x = 'my answer'")
     make_copies(root)
