@@ -191,14 +191,11 @@ def test_a_lesson_runs_in_the_browser(
 ) -> None:
     if lesson in LONG and not full:
         pytest.skip("takes a minute and shows no kind of view that others do not: run with --full")
-    address, token = server
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     try:
-        page.goto(f"{address}/lab/tree/notebooks/{lesson}?token={token}&reset")
-        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=120_000)
-        page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
+        open_notebook(page, server, f"notebooks/{lesson}")
         notebook = run_all(page, copy / "notebooks" / lesson)
         wrong = [
             f"{output.ename}: {output.evalue}"
@@ -222,13 +219,12 @@ def test_a_lesson_runs_in_the_browser(
         page.close()
 
 
-def open_notebook(browser: Any, server: tuple[str, str], path: str) -> Any:
+def open_notebook(page: Any, server: tuple[str, str], path: str) -> None:
+    """Open a notebook and wait until its kernel runs: a cell that is run before only loses its output."""
     address, token = server
-    page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.goto(f"{address}/lab/tree/{path}?token={token}&reset")
     page.get_by_text("| Idle").wait_for(timeout=120_000)  # the status bar, once the notebook kernel runs
     page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
-    return page
 
 
 def run_cell(page: Any, number: int) -> None:
@@ -240,7 +236,8 @@ def run_cell(page: Any, number: int) -> None:
 def test_a_learners_copy_takes_a_guess_and_shows_no_answer_until_its_cell_runs(
     server: tuple[str, str], copy: Path, browser: Any
 ) -> None:
-    page = open_notebook(browser, server, "work/notebooks/99_guess.ipynb")
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    open_notebook(page, server, "work/notebooks/99_guess.ipynb")
     try:
         assert page.locator(".jp-Notebook .jp-Cell").count() == 4
         answer = page.get_by_text("six times seven is 42")
@@ -262,7 +259,8 @@ def test_a_learners_copy_takes_a_guess_and_shows_no_answer_until_its_cell_runs(
 
 
 def test_a_folded_answer_opens_when_its_cell_runs(server: tuple[str, str], browser: Any) -> None:
-    page = open_notebook(browser, server, "notebooks/99_guess.ipynb")
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    open_notebook(page, server, "notebooks/99_guess.ipynb")
     try:
         assert page.locator(".jp-OutputPlaceholder").count() == 1
         run_cell(page, 1)
