@@ -108,7 +108,8 @@ def quoted(path: str) -> str:
 COMMAND = typed_command(sys.orig_argv[0], sys.argv[0])
 HELP = f"""usage: {COMMAND} COMMAND [ARGUMENTS] [--torch-index URL]
 
-  lab [CHAPTER] [--no-browser] [--port N]   open JupyterLab on the first notebook, or on a chapter's (lab 7)
+  lab [CHAPTER] [--no-browser] [--port N]   open JupyterLab on your copy of the first notebook or of a chapter (lab 7)
+  update                                    bring new versions into your copies and keep what you wrote
   test [--fast] [-- PYTEST ARGUMENTS]       run every test and validate every notebook
   doctor                                    tell whether this machine is ready, by running a kernel on it
   help                                      list every command; COMMAND --help explains one

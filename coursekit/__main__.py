@@ -17,7 +17,11 @@ from paged_ref.openmp import limit_spinning
 from paged_ref.utf8 import use_utf8
 
 COMMANDS = {
-    "lab": ("coursekit.cli.lab", "open JupyterLab on the first notebook or a chapter's notebook"),
+    "lab": (
+        "coursekit.cli.lab",
+        "open JupyterLab on your copy of the first notebook or a chapter's notebook",
+    ),
+    "update": ("coursekit.update.command", "bring new versions of the course into your copies"),
     "test": ("coursekit.cli.test", "run every test and validate every notebook"),
     "doctor": ("coursekit.cli.doctor", "check that this machine is ready, by running a kernel on it"),
     "check": ("coursekit.cli.check", "check your answers to a chapter's exercises"),

@@ -6,6 +6,7 @@ this run and the working tree stays as it is. nbval compares outputs; this looks
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -24,6 +25,7 @@ import nbformat
 import pytest
 
 from coursekit import ROOT
+from coursekit.build.lessons import expand_lesson
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +35,7 @@ LESSONS = [path.name for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
 LONG = ("04_sharing.ipynb", "07_batched_decode.ipynb")
 HAS_SLIDER = re.compile(r"step_slider\(|\.explore\(|=range\(")  # a view with one, as lessons write it
 RUN_SECONDS = 900  # a lesson takes a minute; a loaded machine is given time
-NOT_COPIED = (".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", ".ipynb_checkpoints")
+NOT_COPIED = (".git", ".venv", "work", ".*_cache", ".hypothesis", "__pycache__", ".ipynb_checkpoints")
 # Without a sandbox only where Chromium refuses to start with one: as root, in a container.
 ARGUMENTS = ["--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 ARGUMENTS += ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
@@ -43,6 +45,17 @@ SETTINGS = {
     "@jupyterlab/notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}',
     "@jupyterlab/apputils-extension/themes.jupyterlab-settings": f'{{"theme": "{THEME}"}}',
 }
+
+GUESS = """# %% [markdown]
+# # A guess
+
+# %% [raw] predict="99-product"
+# question: How much is six times seven?
+# number: 42
+
+# %% answers="99-product"
+print("six times seven is", 6 * 7)
+"""
 
 if CHROMIUM is None:
     pytest.skip("there is no Chromium on this machine: install Debian's chromium", allow_module_level=True)
@@ -75,7 +88,18 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
         nbformat.write(notebook, path)
+    (folder / "curriculum/lessons/99_guess.py").write_text(GUESS, encoding="utf-8")
+    nbformat.write(folded_notebook(), folder / "notebooks/99_guess.ipynb")
     return folder
+
+
+def folded_notebook() -> Any:
+    """The built form of GUESS, with the answer's output stored and folded."""
+    notebook = expand_lesson(GUESS)[0]
+    answer = notebook.cells[-1]
+    answer.outputs = [nbformat.v4.new_output("stream", name="stdout", text="six times seven is 42\n")]
+    answer.execution_count = 1
+    return notebook
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +116,7 @@ def server(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
         "PYTHONPATH": str(copy),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
+        "PAGED_COURSE_PROGRESS": str(copy.parent / "progress.json"),
     }
     log = copy.parent / "lab.log"
     with log.open("w") as stream:
@@ -166,14 +191,11 @@ def test_a_lesson_runs_in_the_browser(
 ) -> None:
     if lesson in LONG and not full:
         pytest.skip("takes a minute and shows no kind of view that others do not: run with --full")
-    address, token = server
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     try:
-        page.goto(f"{address}/lab/tree/notebooks/{lesson}?token={token}&reset")
-        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=120_000)
-        page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
+        open_notebook(page, server, f"notebooks/{lesson}")
         notebook = run_all(page, copy / "notebooks" / lesson)
         wrong = [
             f"{output.ename}: {output.evalue}"
@@ -195,6 +217,65 @@ def test_a_lesson_runs_in_the_browser(
         if shots := os.environ.get("COURSE_SCREENSHOTS"):
             _screenshots(page, Path(shots), lesson)
         page.close()
+
+
+def open_notebook(page: Any, server: tuple[str, str], path: str) -> None:
+    """Open a notebook and wait until its kernel runs: a cell that is run before only loses its output."""
+    address, token = server
+    page.goto(f"{address}/lab/tree/{path}?token={token}&reset")
+    page.get_by_text("| Idle").wait_for(timeout=120_000)  # the status bar, once the notebook kernel runs
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
+
+
+def run_cell(page: Any, number: int) -> None:
+    """Run a code cell as a learner does: a click into it, then Shift + Enter."""
+    page.click(f".jp-CodeCell >> nth={number} >> .jp-InputPrompt")
+    page.keyboard.press("Shift+Enter")
+
+
+def test_a_learners_copy_takes_a_guess_and_shows_no_answer_until_its_cell_runs(
+    server: tuple[str, str], copy: Path, browser: Any
+) -> None:
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    open_notebook(page, server, "work/notebooks/99_guess.ipynb")
+    try:
+        assert page.locator(".jp-Notebook .jp-Cell").count() == 4
+        answer = page.get_by_text("six times seven is 42")
+        run_cell(page, 0)
+        entry = page.locator(".widget-text input")
+        entry.wait_for(timeout=60_000)
+        for guess, reply in (("84", "by a factor of about 2"), ("forty", "Type a number"), ("42", "Right.")):
+            entry.fill(guess)
+            entry.press("Enter")
+            page.get_by_text(reply).wait_for(timeout=20_000)
+        assert answer.count() == 0
+        saved = json.loads((copy.parent / "predictions.json").read_text())["guesses"]["99-product"]
+        assert (saved["first"], saved["last"], saved["right"], saved["tries"]) == ("84", "42", True, 2)
+        run_cell(page, 1)
+        answer.wait_for(state="visible", timeout=20_000)
+    finally:
+        screenshot(page, "guess")
+        page.close()
+
+
+def test_a_folded_answer_opens_when_its_cell_runs(server: tuple[str, str], browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    open_notebook(page, server, "notebooks/99_guess.ipynb")
+    try:
+        assert page.locator(".jp-OutputPlaceholder").count() == 1
+        run_cell(page, 1)
+        page.get_by_text("six times seven is 42").wait_for(state="visible", timeout=20_000)
+        assert page.locator(".jp-OutputPlaceholder").count() == 0
+    finally:
+        screenshot(page, "folded")
+        page.close()
+
+
+def screenshot(page: Any, name: str) -> None:
+    """Save what the page shows, if somebody wants to look at it."""
+    if shots := os.environ.get("COURSE_SCREENSHOTS"):
+        Path(shots).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=Path(shots) / f"{name}.png")
 
 
 def _screenshots(page: Any, folder: Path, lesson: str) -> None:

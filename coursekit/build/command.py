@@ -8,9 +8,7 @@ executes nothing; a notebook is replaced completely or not at all; a failing not
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -28,6 +26,7 @@ from coursekit.build.freshness import (
 from coursekit.build.percent import BuildError, is_code, read_notebook, to_text
 from coursekit.build.pictures import pictures_to_write
 from coursekit.build.targets import Target, targets
+from coursekit.files import replace_bytes
 
 
 def build(
@@ -58,7 +57,7 @@ def build(
         print(f"FAILED {failures[-1]}", flush=True)
     for path, data in pictures_to_write(root).items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_bytes(path, data)
+        replace_bytes(path, data, 0o644)
     return failures
 
 
@@ -102,23 +101,7 @@ def write_unexecuted(target: Target, text: str) -> None:
 
 def replace_file(path: Path, text: str) -> bool:
     """Replace the file's text atomically; return True if it changed."""
-    return replace_bytes(path, text.encode())
-
-
-def replace_bytes(path: Path, data: bytes) -> bool:
-    """Replace the file's bytes atomically; return True if they changed."""
-    if path.is_file() and path.read_bytes() == data:
-        return False
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
+    return replace_bytes(path, text.encode(), 0o644)
 
 
 def explain(target: Target, failure: CellError) -> str:

@@ -2,8 +2,8 @@
 
 Nothing is executed: every rule looks at the notebook, its source, and the hashes of its dependencies. nbval, which
 runs each cell and compares its output, finds other faults: an output that no longer matches the code passes here and
-fails in nbval, while a local path or a picture without alt text fails here and passes in nbval. `wording.py` adds the
-words to avoid.
+fails in nbval, while a local path or a picture without alt text fails here and passes in nbval. `form.py` adds the
+parts that every lesson has, and `wording.py` the words to avoid.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from nbformat import NotebookNode
 
 from coursekit import course_command
 from coursekit.build.execute import WIDGET
+from coursekit.build.form import form_faults, unshown_answers
 from coursekit.build.freshness import (
     changes,
     finish,
@@ -67,6 +68,7 @@ class Fault:
 def check(root: Path, names: list[str] | None = None) -> list[Fault]:
     """Return the faults of the named notebooks. Without names: of all notebooks, and of the wording (`wording.py`)."""
     faults = [fault for target in targets(root, names) for fault in check_target(target)]
+    faults += [Fault(file, what, remedy) for file, what, remedy in form_faults(root, names)]
     if not names:
         for path in extra_notebooks(root):
             remedy = "write its source under curriculum/, or delete it"
@@ -100,6 +102,11 @@ def check_target(target: Target) -> list[Fault]:
         source = f"{target.relative(target.source)}:{line}" if line else ""
         faults += [replace(fault, file=file, cell=number, source=source) for fault in _in_cell(cell, target)]
     faults += [replace(fault, file=file) for fault in _in_whole(stored, target)]
+    if target.kind == "lesson" and same_code(stored, fresh):
+        remedy = "fix the answer in the Predict box, or the cell that shows it"
+        faults += [
+            Fault(file, what, remedy, cell=at + 1) for at, what in unshown_answers(target.text(), stored)
+        ]
     return faults
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from coursekit.build.exercises import expand
-from coursekit.build.percent import BuildError, first_lines, notebook_from_text
+from coursekit.build.lessons import expand_lesson
+from coursekit.build.percent import BuildError
 
 # Source folder, folder of the built notebooks, and their kind.
 FOLDERS = (
@@ -42,14 +43,22 @@ class Target:
         """Return a path relative to the repository's root."""
         return path.relative_to(self.root).as_posix()
 
+    @property
+    def exercises(self) -> Path | None:
+        """The source of the chapter's exercises, or None if it has none."""
+        source = self.root / "curriculum/exercises" / self.source.name
+        return source if source.is_file() else None
+
     def text(self) -> str:
         """The source's text."""
         return self.source.read_text(encoding="utf-8")
 
     def code(self) -> str:
-        """The text that determines the notebook's imports: its source, and for exercises their check modules."""
-        chapter = f"\nimport coursekit.checks\nimport coursekit.checks.chapter_{self.name[:2]}\n"
-        return self.text() + chapter * (self.kind != "lesson")
+        """The text that determines the notebook's imports: its source, and what the cells of the build import."""
+        text = self.text()
+        if self.kind == "lesson":
+            return text + "\nimport coursekit.learner.box\n" * ("# %% [raw] predict=" in text)
+        return text + f"\nimport coursekit.checks\nimport coursekit.checks.chapter_{self.name[:2]}\n"
 
     def notebook(self) -> NotebookNode:
         """Return the unexecuted notebook of the source."""
@@ -59,8 +68,7 @@ class Target:
         """Return the unexecuted notebook, and for each cell its line in the source (None if unknown)."""
         text = self.text()
         if self.kind == "lesson":
-            notebook = notebook_from_text(text)
-            return notebook, first_lines(text, notebook)
+            return expand_lesson(text, self.exercises)
         return expand(text, solved=self.kind == "solutions")
 
 

@@ -18,6 +18,7 @@ COVERED = (
     "*.md",
     "docs/**/*.md",
     "curriculum/README.md",
+    "curriculum/*/0[01]_*.py",
     "course.py",
     "paged_ref/**/*.py",
     "coursekit/**/*.py",

@@ -1,8 +1,8 @@
-"""`course.py check [chapter]`: check a learner's progress from the saved notebooks in `exercises/`.
+"""`course.py check [chapter]`: check a learner's progress from the saved notebooks in `work/exercises/`.
 
-Uses the grader's judge and sandbox. For an unsolved exercise it shows the first problem and the hint that answers the
-named mistake. If there is none, or if the mistake is still there after the answer has changed, the next of the
-exercise's own three hints opens, too.
+A chapter without a working copy is read from `exercises/`. Uses the grader's judge and sandbox. For an unsolved
+exercise it shows the first problem and the hint that answers the named mistake. If there is none, or if the mistake is
+still there after the answer has changed, the next of the exercise's own three hints opens, too.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from coursekit.cells import hints_of
 from coursekit.checks.hints import hint_for
 from coursekit.grade.judge import ExerciseResult, Judge
 from coursekit.grade.submission import Book, NoSuchChapter, Submission, load_book, read_submission
+from coursekit.learner import guesses
+from coursekit.learner.places import copy_or_original, shown_path
+from coursekit.learner.question import questions
 
 OPENED = platformdirs.user_state_path("paged-attention-course") / "hints.json"
 
@@ -35,7 +38,7 @@ def main(arguments: list[str]) -> int:
         prog="course.py check", description="Check the answers in your saved notebooks."
     )
     parser.add_argument("chapter", nargs="?", help="chapter number, such as 2 (default: all chapters)")
-    parser.add_argument("--folder", type=Path, default=ROOT / "exercises", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if os.name != "posix":
         print(
@@ -51,7 +54,11 @@ def main(arguments: list[str]) -> int:
         print(f"check: {error}", file=sys.stderr)
         return 2
     opened = _read_opened()
-    solved = [_check(book, options.folder / f"{book.name}.ipynb", opened) for book in books]
+    solved = []
+    for book in books:
+        name = f"{book.name}.ipynb"
+        path = options.folder / name if options.folder else copy_or_original("exercises", name)
+        solved.append(_check(book, path, opened))
     _write_opened(opened)
     sys.stdout.flush()
     return 0 if all(solved) else 1
@@ -60,7 +67,7 @@ def main(arguments: list[str]) -> int:
 def _check(book: Book, path: Path, opened: dict[str, Any]) -> bool:
     started = time.monotonic()
     submission = read_submission(path, "you", book)
-    print(f"{book.name} ({path.name})")
+    print(f"{book.name} ({shown_path(path)})")
     if submission.problem:
         print(f"  {submission.problem}. {_advice(path)}\n")
         return False
@@ -72,8 +79,20 @@ def _check(book: Book, path: Path, opened: dict[str, Any]) -> bool:
     for id, one in result.exercises.items():
         for line in lines(book, id, one, submission, opened):
             print(f"  {line}")
-    print(f"  {result.earned} of {result.points} points, {time.monotonic() - started:.1f} s\n")
+    print(f"  {result.earned} of {result.points} points, {time.monotonic() - started:.1f} s")
+    if told := predictions(book.name):
+        print(told)
+    print()
     return result.earned == result.points
+
+
+def predictions(lesson: str) -> str:
+    """One line on the learner's guesses in a chapter's lesson; "" if the lesson has no Predict boxes."""
+    source = ROOT / "curriculum/lessons" / f"{lesson}.py"
+    boxes = questions(source.read_text(encoding="utf-8")) if source.is_file() else {}
+    made = [guess for id, guess in guesses.load().items() if id in boxes]
+    first = sum(guess.right_first for guess in made)
+    return f"  Predictions: {len(made)} of {len(boxes)} made, {first} right at once" if boxes else ""
 
 
 def _advice(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The command `lab`: JupyterLab on the first notebook or a chapter's; offline, without prompts."""
+"""The command `lab`: JupyterLab on the learner's copy of a chapter's notebook; offline, without prompts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 from coursekit import ROOT, course_command
+from coursekit.learner.places import copy_or_original, shown_path, work_folder
+from coursekit.update.copies import Unreadable, make_copies, outdated
 
 
 def chapters(folder: Path) -> dict[str, Path]:
@@ -58,6 +60,21 @@ def command(notebook: Path, *, root: Path, port: int | None, browser: bool) -> l
     return line
 
 
+def prepare_copies() -> None:
+    """Make the working copies that do not exist yet; without them the course's own notebooks are opened."""
+    try:
+        if made := make_copies(ROOT):
+            where = shown_path(work_folder(ROOT), ROOT)
+            print(f"Made your copies of {len(made)} notebooks in {where}: what you write there stays yours.")
+        elif changed := outdated(ROOT):
+            print(
+                f"{len(changed)} notebooks have a newer version. `{course_command()} update` brings it into your "
+                "copies and keeps what you wrote."
+            )
+    except (OSError, Unreadable, ValueError) as error:
+        print(f"Your copies could not be made ({error}); opening the course's own notebook.", file=sys.stderr)
+
+
 def port_number(text: str) -> int:
     """Parse a TCP port from the command line."""
     if not text.isdecimal() or not 0 < int(text) < 65536:
@@ -81,11 +98,14 @@ def main(arguments: list[str]) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    line = command(notebook, root=ROOT, port=options.port, browser=not options.no_browser)
+    prepare_copies()
+    notebook = copy_or_original("notebooks", notebook.name)
+    root = ROOT if notebook.is_relative_to(ROOT) else work_folder()
+    line = command(notebook, root=root, port=options.port, browser=not options.no_browser)
     # This settings folder turns off JupyterLab's news prompt and its update check.
     folders = [str(ROOT / "coursekit" / "jupyter"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(folders)
-    print(f"Opening {notebook.relative_to(ROOT)} in JupyterLab. Ctrl-C here stops it.", flush=True)
+    print(f"Opening {shown_path(notebook)} in JupyterLab. Ctrl-C here stops it.", flush=True)
     if sys.platform != "win32":
         os.execv(line[0], line)
     try:

@@ -11,20 +11,18 @@ Invariants: no answer reported as saved is lost; no content of the file can make
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import itertools
 import json
 import os
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
+from coursekit.files import locked, replace_bytes
 from coursekit.quiz.ability import Answer
 
 VARIABLE = "PAGED_COURSE_PROGRESS"
@@ -69,7 +67,7 @@ class Progress:
         if self.path is None:
             return
         try:
-            with _locked(self.path.parent):
+            with locked(self.path.parent):
                 by_now = load(self.path)
                 if by_now.path is None:
                     raise OSError(by_now.notice)
@@ -77,7 +75,8 @@ class Progress:
                     self.notice = by_now.notice
                 else:
                     self.records = [*by_now.records, record][-_KEEP:]
-                _replace(self.path, {"version": _VERSION, "answers": [asdict(one) for one in self.records]})
+                data = {"version": _VERSION, "answers": [asdict(one) for one in self.records]}
+                replace_bytes(self.path, json.dumps(data).encode())
         except OSError as error:
             self.notice = f"Your progress cannot be saved: {error}. You can continue without it."
             self.path = None
@@ -170,40 +169,6 @@ def _records(data: Any) -> list[Record]:
             raise ValueError(f"not an answer: {entry!r}")
         records.append(record)
     return records
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Allow one writer at a time where the system can lock folders: not on Windows, where the race is short."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-
-        handle = os.open(folder, os.O_RDONLY)
-    except (ImportError, OSError):
-        yield
-        return
-    try:
-        with contextlib.suppress(OSError):  # a network drive may not support locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _replace(path: Path, data: Any) -> None:
-    """Write a temporary file, flush it to disk, rename it."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(data, file)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
 
 
 def _aside(path: Path) -> Path:

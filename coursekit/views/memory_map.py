@@ -20,9 +20,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from coursekit.views.explore import controls
-from coursekit.views.style import FAINT, INK, PALETTE, Picture
+from coursekit.views.style import FAINT, INK, PALETTE, SKY, Picture
 
 FREE = -1
+OWNERS = (*(colour for colour in PALETTE if colour != SKY), "#555555")  # SKY is too close to a pale BLUE
+NAMED_SLOTS = 100  # over time, a request's letter is drawn where it holds at least so many slots in a row
 PALE = 0.72  # how far the colour of a held, empty slot is mixed with white
 
 
@@ -137,8 +139,11 @@ def take_snapshot(pool: AnyPool, tables: Mapping[int, AnyTable]) -> Snapshot:
     return Snapshot(owner, written, holders, cached, names, lengths)
 
 
-def draw_memory(axes: Axes, snapshot: Snapshot, blocks_per_row: int = 8) -> None:
-    """Draw the memory at one moment: one row of slots per row of blocks, ids at the left."""
+def draw_memory(axes: Axes, snapshot: Snapshot, blocks_per_row: int = 8, *, names: bool = False) -> None:
+    """Draw the memory at one moment: one row of slots per row of blocks, ids at the left.
+
+    With `names` each held block shows the name of its (first) holder.
+    """
     num_blocks, block_size = snapshot.owner.shape
     rows = -(-num_blocks // blocks_per_row)
     image = np.ones((rows, blocks_per_row * block_size, 3))
@@ -147,6 +152,9 @@ def draw_memory(axes: Axes, snapshot: Snapshot, blocks_per_row: int = 8) -> None
         row, column = divmod(block, blocks_per_row)
         image[row, column * block_size : (column + 1) * block_size] = colours[block]
     axes.imshow(image, aspect="auto", interpolation="nearest", extent=(0, blocks_per_row, rows, 0))
+    for block in range(num_blocks if names else 0):
+        if (number := int(snapshot.owner[block, 0])) != FREE:
+            _label(axes, block % blocks_per_row + 0.09, block // blocks_per_row + 0.5, name_of(number))
     for x in range(1, blocks_per_row):
         axes.axvline(x, color=INK, linewidth=0.6)
     for y in range(1, rows):
@@ -162,9 +170,29 @@ def draw_memory_over_time(axes: Axes, snapshots: Sequence[Snapshot]) -> None:
     columns = [slot_colours(s.owner, s.written).reshape(-1, 3) for s in snapshots]
     image = np.stack(columns, axis=1)
     axes.imshow(image, aspect="auto", interpolation="nearest", extent=(0, len(snapshots), len(image), 0))
+    for number, (step, slot) in _places(snapshots).items():
+        _label(axes, step, slot, name_of(number))
     axes.set_xlabel("step")
     axes.set_ylabel("slot")
     _frame(axes)
+
+
+def _places(snapshots: Sequence[Snapshot]) -> dict[int, tuple[float, float]]:
+    """Return where each request's name fits: the middle, (step, slot), of a run of slots that it holds for long."""
+    steps: dict[tuple[int, int, int], list[int]] = {}
+    for step, snapshot in enumerate(snapshots):
+        owner = snapshot.owner.reshape(-1)
+        starts = np.flatnonzero(np.diff(owner, prepend=FREE - 1))
+        for start, stop in zip(starts, [*starts[1:], len(owner)], strict=True):
+            if owner[start] != FREE and stop - start >= NAMED_SLOTS:
+                steps.setdefault((int(owner[start]), int(start), int(stop)), []).append(step)
+    wide = {key: held for key, held in steps.items() if len(held) >= len(snapshots) / 60}
+    return {n: ((held[0] + held[-1] + 1) / 2, (a + b) / 2) for (n, a, b), held in wide.items()}
+
+
+def _label(axes: Axes, x: float, y: float, name: str) -> None:
+    ground = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+    axes.text(x, y, name, ha="center", va="center", fontsize=7, color=INK, bbox=ground)
 
 
 def step_slider(draw: Callable[[int], tuple[Figure, str]], num_steps: int, start: int = 0) -> widgets.VBox:
@@ -188,7 +216,7 @@ def legend_handles() -> list[Patch]:
 
 def slot_colours(owner: np.ndarray, written: np.ndarray) -> np.ndarray:
     """Return the RGB colour of every slot."""
-    strong = np.array([to_rgb(c) for c in (*PALETTE, "#555555")])
+    strong = np.array([to_rgb(c) for c in OWNERS])
     colours = np.ones((*owner.shape, 3))
     held = owner != FREE
     index = owner[held] % len(strong)

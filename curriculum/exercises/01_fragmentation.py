@@ -1,12 +1,13 @@
 # %% [markdown]
 # # 1 · Exercises: where the memory goes
 #
-# You compute what a token costs, split what a request holds into used and wasted, write the allocator that paging
-# replaced, and say how many requests fit. Read the [lesson](../notebooks/01_fragmentation.ipynb) first.
+# You compute the bytes of a token, split the slots of a request into used and wasted, write the allocator that paging
+# replaced, and count the requests that fit. The [lesson](../notebooks/01_fragmentation.ipynb) sends you here four times, each time
+# before it shows its own version.
 #
 # 55 minutes · needs the lesson of chapter 1 · GPU: not needed
 #
-# Write your answer in the cell of each exercise and run the check below it. The check draws new numbers each time. If
+# Write your answer in the cell of each exercise and run the check below it. The check draws new inputs each time. If
 # you are stuck, the hints open one after the other. Helper functions and cells of your own are welcome.
 #
 # Use Python's standard library and NumPy; PyTorch and the course's own `paged_ref` are refused. Do not change a
@@ -20,28 +21,27 @@
 # minutes: 10
 # lines: 2
 # predict: |
-#   Two models are equal but for this: A has 32 query heads and 32 KV heads, B has 32 query heads and 4 KV heads. How
-#   many times as much does a token of A leave behind? And if B's cache is stored in 8 bits instead of 16?
+#   Two models differ only in their heads: A has 32 query heads and 32 KV heads, B has 32 query heads and 4 KV heads. How many
+#   times as many bytes does a token of A leave behind? And if B's cache is stored in 8 bits instead of 16?
 # predicted: |
-#   8 times: the KV heads count, the query heads do not. With 8 bits B keeps half of that again, so A keeps 16 times as
-#   much.
+#   8 times: the KV heads count, the query heads do not. With 8 bits B keeps half as much, so A keeps 16 times as much.
 # hints:
-#   - "Begin with one layer and one KV head: how many numbers does it keep for one token? (There are two vectors.)"
-#   - "Every KV head of every layer keeps as many. Query heads keep nothing: a query is used once and forgotten."
-#   - "`bits` are the bits of one number, and a byte has 8. Divide last: 4-bit numbers do not fill a byte each, but
-#     all of them together fill whole bytes."
+#   - "Begin with one layer and one KV head: how many elements does it keep for one token? (There are two vectors.)"
+#   - "Every KV head of every layer keeps that many. Query heads keep nothing: a query is used once and forgotten."
+#   - "`bits` are the bits of one element, and a byte has 8. Divide last: a 4-bit element does not fill a byte, but all
+#     of them together fill whole bytes."
 
 # %% [markdown]
 # `config` is a dictionary with the whole numbers `num_layers`, `num_heads` (query heads), `num_kv_heads`, `head_dim` and
-# `bits` (of one stored number: 4, 8, 16 or 32). Return the bytes that one token leaves in the KV cache, over all layers.
-# (`config` is a copy, and may be changed.)
+# `bits` (of one stored element: 4, 8, 16 or 32). Return the bytes that one token leaves in the KV cache, over all layers.
+# (`config` is a copy. You may change it.)
 
 # %% exercise="1.1"
 def kv_bytes_per_token(config):
     """Bytes of keys and values that one token leaves behind, over all layers."""
     ### BEGIN SOLUTION
-    numbers = 2 * config["num_layers"] * config["num_kv_heads"] * config["head_dim"]
-    return numbers * config["bits"] // 8
+    elements = 2 * config["num_layers"] * config["num_kv_heads"] * config["head_dim"]
+    return elements * config["bits"] // 8
     ### END SOLUTION
 
 
@@ -56,21 +56,20 @@ def kv_bytes_per_token(config):
 #   A request has 20 tokens now and will have 30 at its end. It holds (a) a piece of 100 slots, (b) two blocks of 16. How
 #   many slots are used, reserved and internal waste in (a), how many in (b)?
 # predicted: |
-#   (a) 20 used; 10 reserved, since ten tokens will still come; 70 internal. (b) It holds 32 slots: 20 used, 10 reserved,
-#   2 internal: the last two slots of the second block will never be filled.
+#   (a) 20 used; 10 reserved, because ten tokens are still to come; 70 internal. (b) It holds 32 slots: 20 used, 10 reserved, 2
+#   internal, because the last two slots of the second block will never be filled.
 # hints:
-#   - "The three numbers always add up to the slots that are held. Nothing is counted twice."
-#   - "Of the slots held, how many will ever have a token? Not more than the request has tokens at its end, and not
-#     more than there are slots."
-#   - "promised = min(num_final, num_slots). Used is what has a token now, reserved is promised less used, internal is
-#     what was never promised."
+#   - "The three counts always add up to the slots that are held. No slot is counted twice."
+#   - "Of the slots held, how many will ever have a token? At most the request's tokens at its end, and at most the slots there
+#     are."
+#   - "Call that number promised. Which slots are promised and empty now? Which were never promised?"
 
 # %% [markdown]
 # A request has `num_now` tokens now and will have `num_final` at its end. It holds `num_slots` slots: a contiguous piece
-# taken at once, or some blocks. In blocks `num_final` may be larger than `num_slots`, for more blocks come later.
+# taken at once, or some blocks. In blocks `num_final` may be larger than `num_slots`, because more blocks come later.
 #
-# Return three numbers, `(used, reserved, internal)`: slots that hold a token; slots without a token that will get one;
-# slots that will never get one.
+# Return `(used, reserved, internal)`: the slots that hold a token; the empty slots that will get one; the slots that
+# will never get one.
 
 
 # %% exercise="1.2"
@@ -84,32 +83,32 @@ def split_waste(num_now, num_final, num_slots):
 
 # %% [raw] exercise="1.3"
 # title: A first-fit arena
-# objective: write the allocator that paging replaced, and see it refuse although enough is free.
+# objective: write the allocator that paging replaced, and see it refuse a request although enough slots are free.
 # difficulty: 3
 # importance: 3
 # minutes: 20
 # lines: 20
 # predict: |
-#   An arena of 100 slots has given out four pieces of 25. The first and the third come back. Then somebody wants 40.
-#   What happens? And if the second comes back, too?
+#   An arena of 100 slots has given out four pieces of 25. The first and the third come back. Then a request for 40
+#   arrives. What happens? And after the second comes back, too?
 # predicted: |
 #   50 slots are free, in two holes of 25: 40 do not fit. When the second piece comes back, the three touch and are one
-#   hole of 75, so 40 fit, at slot 0. That last step works only if holes that touch are made one.
+#   hole of 75, so 40 fit, at slot 0. That last step works only if holes that touch are merged.
 # hints:
 #   - "Keep the holes as a list of (start, size) in the order of their starts, and the pieces as a dictionary from start to
-#     size. Taking from a hole leaves a smaller hole, or none."
-#   - "`allocate` looks at one hole after the other. What all holes have together does not matter: a piece lies in one."
+#     size. A piece taken from a hole leaves a smaller hole, or none."
+#   - "`allocate` looks at one hole after the other. The sum of all holes does not matter: a piece lies in one hole."
 #   - "In `free`, put the hole into the list, sort it, and build a new list: a hole that begins where the last one of the
 #     new list ends is added to it, any other is appended."
 
 # %% [markdown]
 # Write the class `Arena` over slots 0 to `num_slots - 1`:
 #
-# - `allocate(size)` takes `size` slots in one piece from the **first** hole (the one with the lowest start) that is
+# - `allocate(size)` takes `size` contiguous slots from the **first** hole (the one with the lowest start) that is
 #   large enough, at the beginning of that hole, and returns the start. If no hole is large enough it returns `None`, and
 #   nothing changes.
-# - `free(start)` gives the piece that begins at `start` back. Holes that touch become **one** hole.
-# - `num_free()` says how many slots are free in all, `largest_hole()` how many the largest hole has (0 if there is none).
+# - `free(start)` gives back the piece that begins at `start`. Holes that touch are merged into **one**.
+# - `num_free()` returns the free slots in all holes, `largest_hole()` the slots of the largest hole (0 if there is none).
 
 
 # %% exercise="1.3"
@@ -171,17 +170,17 @@ class Arena:
 # predicted: |
 #   A reservation takes 2 GB: 5 requests. 100 tokens need 7 blocks (6 hold only 96), 112 MB, so 89 requests fit.
 # hints:
-#   - "First the budget: the share of the memory that is ours, less the weights. 1 GB is 10^9 bytes."
-#   - "With reservations every request costs `max_tokens` tokens, however short it is."
-#   - "A request of n tokens takes whole blocks, and the last one counts even with one token in it: round up. Then see how
-#     many such requests the budget holds, and round that down."
+#   - "First the budget: the fraction of the memory that the server may use, minus the weights. 1 GB is 10^9 bytes."
+#   - "With reservations every request takes `max_tokens` tokens, however short it is."
+#   - "A request of n tokens takes whole blocks, and the last one counts even with one token in it: round up. Then count
+#     how many such requests the budget holds, and round that down."
 
 # %% [markdown]
-# A machine has `memory_gb` GB (of 10^9 bytes) of GPU memory, of which the share `fraction` is ours; `weights_gb` GB of
-# that share hold weights. A token takes `bytes_per_token`. Every request has `num_tokens` tokens.
+# A machine has `memory_gb` GB (of 10^9 bytes) of GPU memory. The server may use the fraction `fraction` of it, and
+# `weights_gb` GB of that part hold weights. A token takes `bytes_per_token`. Every request has `num_tokens` tokens.
 #
-# Return two whole numbers: the requests that fit at once if each reserves `max_tokens` tokens in one piece, and those
-# that fit if each holds just the blocks of `block_size` tokens that it needs.
+# Return two whole numbers: the requests that fit at once if each reserves `max_tokens` contiguous tokens, and the requests that
+# fit if each holds only the blocks of `block_size` tokens that it needs.
 
 
 # %% exercise="1.4"

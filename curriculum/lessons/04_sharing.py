@@ -323,12 +323,12 @@ print("the same number of copies:", copied == sample_copies + beam_copies)
 
 # %%
 import json
-from pathlib import Path
 
+from coursekit import ROOT
 from coursekit.views.explore import explore
 from coursekit.views.fork import beam_tree, sharing_curves
 
-searches = json.loads(Path("../bench/results/beams.json").read_text())["searches"]
+searches = json.loads((ROOT / "bench/results/beams.json").read_text())["searches"]
 trees = {width: [] for width in (2, 4, 6)}
 for one in searches:
     trees[one["width"]].append([[int(digit) for digit in row] for row in one["steps"].split()])

@@ -659,11 +659,11 @@ print("wherever the model's choice is clear, they gave the same tokens")  # else
 
 # %%
 import json
-from pathlib import Path
 
+from coursekit import ROOT
 from coursekit.views.throughput import serving
 
-recorded = json.loads(Path("../bench/results/serve.json").read_text())
+recorded = json.loads((ROOT / "bench/results/serve.json").read_text())
 for name, title in recorded["workloads"].items():
     print(f"{name:14} {title}")
 serving(recorded).show()

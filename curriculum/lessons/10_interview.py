@@ -679,11 +679,12 @@ rubric(
 
 # %%
 import json
-from pathlib import Path
+
+from coursekit import ROOT
 
 PUBLISHED = {1: 0.54, 4: 0.76, 8: 0.83, 16: 0.85, 32: 0.86}
 CONTIGUOUS = 0.86
-rows = json.loads(Path("../bench/results/attention_cpu.json").read_text())["rows"]
+rows = json.loads((ROOT / "bench/results/attention_cpu.json").read_text())["rows"]
 ours = {
     row["block_size"]: row["milliseconds"]
     for row in rows

@@ -20,12 +20,13 @@ def plant(root: Path, file: str, text: str) -> list[tuple[str, int, str]]:
 
 def test_a_word_in_any_covered_place_is_found(tmp_path: Path) -> None:
     places = ["README.md", "docs/deep/grading.md", "curriculum/README.md", "course.py"]
+    places += ["curriculum/lessons/01_one.py"]  # a chapter in the new form
     places += [f"{package}/part/file.py" for package in ("paged_ref", "coursekit", "bench")]
     for file in places:
         found = plant(tmp_path, file, '"""A line,\nand whoever reads it."""\n')
         assert (file, 2, "whoever") in found
     assert len(found) == len(places)
-    plant(tmp_path, "curriculum/lessons/01_one.py", '"""Whoever reads it."""\n')
+    plant(tmp_path, "curriculum/lessons/02_one.py", '"""Whoever reads it."""\n')
     assert len(list(hits(tmp_path))) == len(places)
 
 

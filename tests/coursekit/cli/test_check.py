@@ -11,6 +11,9 @@ from coursekit.build.exercises import expand, sources
 from coursekit.cells import hints_of
 from coursekit.checks.hints import hint_for
 from coursekit.cli import check as check_command
+from coursekit.learner import guesses
+from coursekit.learner.places import VARIABLE
+from coursekit.learner.question import questions
 from tests.helpers.grading import BOOK, SLOT, notebook, write
 
 
@@ -97,3 +100,26 @@ def test_what_cannot_be_checked_is_told(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert check_command.main(["99"]) == 2
     assert "chapter 99 has no exercises" in capsys.readouterr().err
+
+
+def test_the_working_copy_is_read_first_and_the_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "mine"))
+    assert check_command.main(["2"]) == 1
+    assert "02_block_table (exercises/02_block_table.ipynb)" in capsys.readouterr().out
+    (tmp_path / "mine/exercises").mkdir(parents=True)
+    write(tmp_path / "mine/exercises/02_block_table.ipynb", notebook(solved=True))
+    assert check_command.main(["2"]) == 0
+    assert f"02_block_table ({tmp_path}/mine/exercises/02_block_table.ipynb)" in capsys.readouterr().out
+
+
+def test_predictions_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(guesses.VARIABLE, str(tmp_path / "interview.json"))
+    assert check_command.predictions("99_missing") == ""
+    boxes = len(questions((ROOT / "curriculum/lessons/01_fragmentation.py").read_text(encoding="utf-8")))
+    for id, right in (("1-bytes", True), ("1-dashboard", False), ("0-damage", True)):
+        guesses.save(id, "a guess", right)
+    assert (
+        check_command.predictions("01_fragmentation") == f"  Predictions: 2 of {boxes} made, 1 right at once"
+    )
