@@ -108,7 +108,9 @@ def _beginning(rng: Random, PrefixCache: Any) -> None:
     for size, place in ((4, 1), (rng.randint(2, 8), 0)):
         filed = _Filed(PrefixCache, size)
         a, blocks = _tokens(rng, 3 * size + size // 2), rng.sample(range(3, 60), 4)
-        blocks[place] = 0  # never the last full one: an answer that misses the last does not fail for its number
+        blocks[place] = (
+            0  # never the last full one: an answer that misses the last does not fail for its number
+        )
         filed.lookup(a, "wrong-block")
         filed.publish(a, blocks)
         filed.lookup([*a, 5], "partial-cached")
