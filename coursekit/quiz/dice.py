@@ -1,8 +1,8 @@
 """Random choices that are the same in every language: sfc32, seeded with a text (chapter 10).
 
 The trainer also runs as a web page (`coursekit/site/trainer/`). A seed must give the same question there, and
-JavaScript has neither Python's generator nor 64-bit integers. This generator needs additions, shifts and exclusive or on 32 bits
-only. `coursekit/site/trainer/dice.js` is the same code in JavaScript, and the tests compare both.
+JavaScript has neither Python's generator nor 64-bit integers. This generator needs additions, shifts and exclusive or
+on 32 bits only. `coursekit/site/trainer/dice.js` is the same code in JavaScript, and the tests compare both.
 
 Invariants: the same text gives the same numbers; `below` is uniform. (sfc32 is from PractRand by Chris Doty-Humphrey;
 the hash is FNV-1a.)

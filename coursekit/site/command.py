@@ -8,7 +8,6 @@ import gzip
 import http.server
 import sys
 from pathlib import Path
-from typing import ClassVar
 
 from coursekit import ROOT
 from coursekit.quiz.bank import BankError
@@ -55,7 +54,7 @@ def _port(text: str) -> int:
 class _Handler(http.server.SimpleHTTPRequestHandler):
     """Files of the folder, without a log. Browsers insist on JavaScript's type, which some systems do not know."""
 
-    extensions_map: ClassVar[dict[str, str]] = {
+    extensions_map = {  # noqa: RUF012 - as in the base class
         **http.server.SimpleHTTPRequestHandler.extensions_map,
         ".js": "text/javascript",
         ".json": "application/json",

@@ -152,8 +152,8 @@ def test_a_newer_store_is_left_alone(page: Any, site: tuple[str, Path]) -> None:
 
 
 def test_it_works_where_storage_is_refused(page: Any, site: tuple[str, Path]) -> None:
-    refuse = "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no', 'SecurityError'); } })"
-    page.add_init_script(refuse)
+    refuse = "get() { throw new DOMException('no', 'SecurityError'); }"
+    page.add_init_script(f"Object.defineProperty(window, 'localStorage', {{ {refuse} }})")
     page.goto(site[0])
     page.get_by_text("does not let the page store").wait_for()
     start(page)
