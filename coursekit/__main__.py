@@ -26,6 +26,7 @@ COMMANDS = {
     "doctor": ("coursekit.cli.doctor", "check that this machine is ready, by running a kernel on it"),
     "check": ("coursekit.cli.check", "check your answers to a chapter's exercises"),
     "quiz": ("coursekit.quiz", "interview questions in the terminal"),
+    "site": ("coursekit.site.command", "build the trainer as a web page that works offline"),
     "grade": ("coursekit.grade.command", "grade submitted notebooks"),
     "nbgrader": ("coursekit.nbgrader_bridge.command", "use the exercises with nbgrader"),
     "build": ("coursekit.build.command", "build the notebooks from curriculum/ (for authors)"),

@@ -4,6 +4,7 @@
     judge      one question as asked, and its verdict      code_check runs the answer to a code question
     ability    Rasch model with topics, Bayesian           session    selects the next question: test, daily, exam
     progress   the learner's progress file                 report     the learner's level in each topic
+    dice       random choices, the same in Python and JavaScript
     export     Markdown, Anki                              choosing   --topic, --level: which questions
     terminal   the command, with sitting (a test) and paper (output and input)     widget   the same in a notebook
 

@@ -10,12 +10,12 @@ Invariants: the same question and seed give the same item; no typed input raises
 from __future__ import annotations
 
 import math
-import random
 import re
 from dataclasses import dataclass
 
 from coursekit.quiz.bank import Choice, Code, Number, Open, Question, Short
 from coursekit.quiz.code_check import run_check
+from coursekit.quiz.dice import Dice
 from coursekit.quiz.template import Instance, close, fill_in
 
 LETTERS = "abcde"
@@ -92,8 +92,8 @@ def ask(question: Question, seed: int) -> Item:
     """Return the question, shuffled and filled in according to the seed."""
     if isinstance(question, Choice):
         options = [(question.answer, "")] + [(wrong.text, wrong.why) for wrong in question.wrong]
-        random.Random(f"{question.id} {seed}").shuffle(options)
-        return Item(question, seed, question.stem, options=tuple(options))
+        shuffled = Dice(f"{question.id} {seed}").shuffled(options)
+        return Item(question, seed, question.stem, options=tuple(shuffled))
     if isinstance(question, Number):
         numbers = fill_in(question, seed)
         return Item(question, seed, numbers.stem, numbers=numbers)

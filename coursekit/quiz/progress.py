@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,17 @@ class Progress:
 
     def add(self, record: Record) -> None:
         """Save one more answer to disk at once. A write error is reported in `notice`, once."""
-        self.records = [*self.records, record][-_KEEP:]
+        self._save(lambda records: [*records, record])
+
+    def merge(self, others: Sequence[Record]) -> int:
+        """Add the answers that are not here yet, by date, and save them; return how many there were."""
+        new = len(set(others) - set(self.records))
+        self._save(lambda records: merged(records, others))
+        return new
+
+    def _save(self, change: Callable[[list[Record]], list[Record]]) -> None:
+        """Apply a change to the answers here and to those in the file."""
+        self.records = change(self.records)[-_KEEP:]
         if self.path is None:
             return
         try:
@@ -74,12 +85,37 @@ class Progress:
                 if by_now.notice:  # the file was set aside: these answers start the new one
                     self.notice = by_now.notice
                 else:
-                    self.records = [*by_now.records, record][-_KEEP:]
+                    self.records = change(by_now.records)[-_KEEP:]
                 data = {"version": _VERSION, "answers": [asdict(one) for one in self.records]}
                 replace_bytes(self.path, json.dumps(data).encode())
         except OSError as error:
             self.notice = f"Your progress cannot be saved: {error}. You can continue without it."
             self.path = None
+
+
+def merged(records: Sequence[Record], others: Sequence[Record]) -> list[Record]:
+    """Return the answers of both, each once, by date; answers of one second stay in their order."""
+    known = set(records)
+    new = [record for record in dict.fromkeys(others) if record not in known]
+    return sorted([*records, *new], key=lambda record: record.when)
+
+
+def read_export(path: Path) -> list[Record]:
+    """Read a file that the trainer on another device has saved. The file is never changed.
+
+    Raises:
+        ValueError: it cannot be read, or it is not such a file; the message says so.
+    """
+    try:
+        return _records(json.loads(path.read_text(encoding="utf-8")))
+    except _Newer:
+        raise ValueError(
+            f"{path} was written by a newer version of the course: update the course first"
+        ) from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} is not a file of saved progress") from None
 
 
 def default_path() -> Path:

@@ -17,18 +17,19 @@ long as there are questions.
 from __future__ import annotations
 
 import datetime
-import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from coursekit.quiz import ability
 from coursekit.quiz.bank import LEVELS, Bank, Choice, Question
+from coursekit.quiz.dice import Dice
 from coursekit.quiz.judge import Item, Unclear, Verdict, ask, judge
 from coursekit.quiz.progress import Progress, Record
 
 LENGTH = 5
 SAME_LEVEL = 2  # of five
+SEEDS = 1 << 30  # number of seeds that a question is asked with
 _AMONG = 3  # choose among the best three, so that two people do not get the same test
 _WRONG_RETURNS = 4  # wrong answers come back this many times sooner than right ones
 
@@ -61,7 +62,7 @@ class Test:
     name: str
     length: int
     progress: Progress
-    rng: random.Random
+    dice: Dice
     topics: Sequence[str]
     choices: Sequence[Question] = ()
     plan: Sequence[Item] = ()
@@ -76,7 +77,7 @@ class Test:
         if self.plan:
             return self.plan[done]
         question = self._choose()
-        return ask(question, self.rng.randrange(1 << 30)) if question else None
+        return ask(question, self.dice.below(SEEDS)) if question else None
 
     def answer(self, item: Item, typed: str) -> Verdict:
         """Return the verdict on an answer; save it at once unless its points must still be ticked (`score` is None).
@@ -127,10 +128,13 @@ class Test:
                 sooner = 1 if score == 1 else _WRONG_RETURNS
                 value *= min(1, ago * sooner / (_WRONG_RETURNS * len(self.choices)))
             value *= 0.6 ** sum(question.topic == one.topic for one in last[-2:])
-            return value * 0.6 ** sum(question.kind == one.kind for one in last)
+            value *= 0.6 ** sum(question.kind == one.kind for one in last)
+            return float(
+                f"{value:.9g}"
+            )  # equal values stay equal, whatever the rounding errors of the machine
 
         best = sorted(left, key=worth, reverse=True)[:_AMONG]
-        return self.rng.choice(best)
+        return self.dice.choice(best)
 
     def _full_levels(self) -> set[int]:
         """Levels that may not come again in this test."""
@@ -142,16 +146,15 @@ class Test:
 def adaptive(bank: Bank, progress: Progress, choices: Iterable[Question], seed: int | None = None) -> Test:
     """Start an adaptive test of five questions out of `choices`."""
     choices = list(choices)
-    rng = random.Random(seed)
-    return Test("test", min(LENGTH, len(choices)), progress, rng, list(bank.topics), choices=choices)
+    return Test("test", min(LENGTH, len(choices)), progress, _dice(seed), list(bank.topics), choices=choices)
 
 
 def daily(bank: Bank, progress: Progress, day: datetime.date) -> Test:
     """Return the five questions of a day. Questions of a level rotate, so none repeats before all have come."""
-    rng = random.Random(f"daily {day.isoformat()}")
+    dice = Dice(f"daily {day.isoformat()}")
     chosen = [_turn(questions, day) for level in LEVELS if (questions := _of_level(bank, level))]
-    plan = [ask(question, rng.randrange(1 << 30)) for question in chosen]
-    return Test("daily", len(plan), progress, rng, list(bank.topics), plan=plan)
+    plan = [ask(question, dice.below(SEEDS)) for question in chosen]
+    return Test("daily", len(plan), progress, dice, list(bank.topics), plan=plan)
 
 
 def exam(
@@ -162,11 +165,10 @@ def exam(
     Raises:
         ValueError: there are fewer than `length` questions.
     """
-    rng = random.Random(seed)
-    left = list(choices)
+    dice, left = _dice(seed), list(choices)
     if not 1 <= length <= len(left):
         raise ValueError(f"an exam of {length} questions: there are {len(left)} to choose from")
-    rng.shuffle(left)
+    left = dice.shuffled(left)
     chosen: list[Question] = []
     topics: Counter[str] = Counter()
     levels: Counter[int] = Counter()
@@ -177,14 +179,18 @@ def exam(
         topics[rarest.topic] += 1
         levels[rarest.level] += 1
     chosen.sort(key=lambda one: one.level)
-    plan = [ask(question, rng.randrange(1 << 30)) for question in chosen]
-    return Test("exam", length, progress, rng, list(bank.topics), plan=plan)
+    plan = [ask(question, dice.below(SEEDS)) for question in chosen]
+    return Test("exam", length, progress, dice, list(bank.topics), plan=plan)
 
 
 def _turn(questions: list[Question], day: datetime.date) -> Question:
     """Return the question of the day, from an order that is shuffled again in each round."""
     round_, place = divmod(day.toordinal(), len(questions))
-    return random.Random(f"round {round_}").sample(questions, len(questions))[place]
+    return Dice(f"round {round_}").shuffled(questions)[place]
+
+
+def _dice(seed: int | None) -> Dice:
+    return Dice(None if seed is None else f"test {seed}")
 
 
 def _of_level(bank: Bank, level: int) -> list[Question]:

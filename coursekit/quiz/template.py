@@ -13,11 +13,12 @@ that break this are repeated, too).
 
 from __future__ import annotations
 
-import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from coursekit.quiz.bank import BankError, Number
+from coursekit.quiz.dice import Dice
 
 _TRIES = 1000
 
@@ -39,19 +40,32 @@ def fill_in(question: Number, seed: int) -> Instance:
     Raises:
         BankError: a line, an expression or a placeholder does not work, or no draw is valid.
     """
-    rng = random.Random(f"{question.id} {seed}")
+    dice = Dice(f"{question.id} {seed}")
     for _ in range(_TRIES):
-        values = {name: rng.choice(choices) for name, choices in question.draw.items()}
-        instance = _with_values(question, values)
-        if instance is not None:
-            return instance
+        values = {name: dice.choice(choices) for name, choices in question.draw.items()}
+        solved = solve(question, values)
+        if solved is not None:
+            return _instance(question, values, solved)
     raise BankError(
         f"question {question.id!r}: in {_TRIES} draws `where` was never true, or a named mistake always gave the answer"
     )
 
 
-def _with_values(question: Number, values: dict[str, Any]) -> Instance | None:
-    """Return the instance, or None if these values are not valid."""
+@dataclass(frozen=True)
+class Solved:
+    """The results for one draw: the names that texts may show, the answer, and the results of the named mistakes."""
+
+    names: Mapping[str, Any]
+    answer: int | float
+    wrong: tuple[int | float, ...]
+
+
+def solve(question: Number, values: Mapping[str, Any]) -> Solved | None:
+    """Compute the results for these parameters, or return None if the draw is not valid.
+
+    Raises:
+        BankError: a line or an expression does not work.
+    """
     names: dict[str, Any] = {}
     _run(question, "imports", question.imports, names)
     names.update(values)
@@ -59,15 +73,21 @@ def _with_values(question: Number, values: dict[str, Any]) -> Instance | None:
     if question.where and not _evaluate(question, "where", question.where, names):
         return None
     answer = _number(question, "answer", question.answer, names)
-    wrong = [(_number(question, "wrong", one.text, names), one.why) for one in question.wrong]
-    if any(close(value, answer, 2 * question.tolerance) for value, _ in wrong):
+    wrong = tuple(_number(question, "wrong", one.text, names) for one in question.wrong)
+    if any(close(value, answer, 2 * question.tolerance) for value in wrong):
         return None
-    texts = names | {"answer": answer}
+    return Solved(names, answer, wrong)
+
+
+def _instance(question: Number, values: dict[str, Any], solved: Solved) -> Instance:
+    """Fill in the texts."""
+    texts = {**solved.names, "answer": solved.answer}
+    whys = [_text(question, "wrong", one.why, texts) for one in question.wrong]
     return Instance(
         values,
-        _text(question, "stem", question.stem, names),
-        answer,
-        tuple((value, _text(question, "wrong", why, texts)) for value, why in wrong),
+        _text(question, "stem", question.stem, solved.names),
+        solved.answer,
+        tuple(zip(solved.wrong, whys, strict=True)),
         _text(question, "explanation", question.explanation, texts),
     )
 
@@ -101,7 +121,7 @@ def _number(question: Number, key: str, expression: str, names: dict[str, Any]) 
     return int(value) if float(value).is_integer() else value
 
 
-def _text(question: Number, key: str, text: str, names: dict[str, Any]) -> str:
+def _text(question: Number, key: str, text: str, names: Mapping[str, Any]) -> str:
     try:
         return text.format_map(names)
     except Exception as error:

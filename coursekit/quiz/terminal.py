@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import random
 import sys
 from pathlib import Path
 
 from coursekit.quiz import export, report
 from coursekit.quiz.bank import Bank, BankError, load_bank
 from coursekit.quiz.choosing import Refused, choose, near, whole
+from coursekit.quiz.dice import Dice
 from coursekit.quiz.judge import ask
 from coursekit.quiz.paper import Paper, Stopped
-from coursekit.quiz.progress import Progress, default_path, forget, load
-from coursekit.quiz.session import Test, adaptive, daily, exam
+from coursekit.quiz.progress import Progress, default_path, forget, load, read_export
+from coursekit.quiz.session import SEEDS, Test, adaptive, daily, exam
 from coursekit.quiz.sitting import sit, tell_notice, write
 
 EXAMPLES = """examples:
@@ -69,6 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--ask", metavar="ID", help="one question, by its id")
     what.add_argument("--cards", metavar="FILE", type=Path, help="write the bank as flash cards for Anki")
     what.add_argument("--progress", action="store_true", help="show where you stand, topic by topic")
+    what.add_argument("--import", metavar="FILE", type=Path, dest="import_", help="add the answers that the "
+                      "trainer on your phone has exported")  # fmt: skip
     what.add_argument("--forget", action="store_true", help="delete your saved progress")
     return parser
 
@@ -85,6 +87,8 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     progress = load()
     tell_notice(paper, progress)
+    if options.import_:
+        return _import(paper, progress, options.import_)
     if options.progress:
         for line in report.lines(bank, progress):
             paper.say(line)
@@ -99,8 +103,9 @@ def _refuse_what_is_left_over(options: argparse.Namespace) -> None:
     for word in ("daily", "ask"):
         if chosen and getattr(options, word) not in (None, False):
             raise Refused(f"--{word} chooses the questions itself: leave out --topic, --level and --seed")
-    for word in ("cards", "progress", "forget"):
-        if (chosen or options.export) and getattr(options, word) not in (None, False):
+    for word in ("cards", "progress", "import", "forget"):
+        given = getattr(options, "import_" if word == "import" else word)
+        if (chosen or options.export) and given not in (None, False):
             raise Refused(f"--{word} asks no questions: leave out --topic, --level, --seed and --export")
 
 
@@ -109,6 +114,19 @@ def _forget(paper: Paper) -> int:
         paper.say("Deleted." if forget() else "There was no saved progress.")
     except OSError as error:
         raise Refused(f"{default_path()} cannot be deleted: {error}") from None
+    return 0
+
+
+def _import(paper: Paper, progress: Progress, file: Path) -> int:
+    try:
+        added = progress.merge(read_export(file))
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    if progress.notice:
+        raise Refused(progress.notice)
+    paper.say(
+        f"{added} new answer{'s'[: added != 1]} from {file}." if added else f"{file} has no new answers."
+    )
     return 0
 
 
@@ -132,5 +150,5 @@ def _make(options: argparse.Namespace, bank: Bank, progress: Progress) -> Test:
 def _only(bank: Bank, progress: Progress, id: str) -> Test:
     if id not in bank.questions:
         raise Refused(f"there is no question {id!r}{near(id, list(bank.questions))}")
-    rng = random.Random()
-    return Test("test", 1, progress, rng, list(bank.topics), plan=[ask(bank[id], rng.randrange(1 << 30))])
+    dice = Dice()
+    return Test("test", 1, progress, dice, list(bank.topics), plan=[ask(bank[id], dice.below(SEEDS))])

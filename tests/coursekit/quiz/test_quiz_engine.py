@@ -21,6 +21,7 @@ from coursekit.quiz import ability, export, progress, report, session
 from coursekit.quiz.ability import Answer, estimate
 from coursekit.quiz.bank import LEVELS, Bank, Choice, Code, Number, Open, load_bank
 from coursekit.quiz.code_check import run_check
+from coursekit.quiz.dice import Dice
 from coursekit.quiz.judge import Item, Unclear, Verdict, ask, judge, read_number
 from coursekit.quiz.progress import Progress, Record
 from coursekit.quiz.session import Test
@@ -441,7 +442,7 @@ def finished() -> tuple[Test, list[Item]]:
     """A test with one question of each kind, not all right."""
     chosen = {question.kind: question for question in BANK}
     items = [ask(question, 1) for question in chosen.values()]
-    test = Test("test", 5, Progress(), random.Random(0), list(BANK.topics), plan=items)
+    test = Test("test", 5, Progress(), Dice("0"), list(BANK.topics), plan=items)
     for item in items:
         test.keep(item, "my *answer* | `x`", Verdict(0.5, "Not <all> of it."))
     return test, items
@@ -474,7 +475,7 @@ def test_markdown_keeps_code_as_code_and_names_readable() -> None:
     text = export.question_as_markdown(ask(question, 0))
     assert text == r"What does `a*b[0]` do with block_size, \*really\*, \& \<b\>why\</b\>?"
     code = next(question for question in BANK if isinstance(question, Code))
-    test = Test("test", 1, Progress(), random.Random(0), list(BANK.topics), plan=[ask(code, 0)])
+    test = Test("test", 1, Progress(), Dice("0"), list(BANK.topics), plan=[ask(code, 0)])
     test.keep(test.plan[0], "x = 1\n```\n# out of the fence?", Verdict(0.0, "No."))
     assert "````python\nx = 1\n```\n# out of the fence?\n````" in export.test_as_markdown(BANK, test, DAY)
 

@@ -460,3 +460,38 @@ def test_narrow_terminals_and_poor_encodings(monkeypatch: pytest.MonkeyPatch) ->
     item = ask(BANK["2-one-table"], 0)
     done = piped("--ask", item.question.id, answers=f"{LETTERS[0]}\n")
     assert done.returncode == 0 and max(map(len, done.stdout.splitlines())) <= 60
+
+
+# ---- answers from another device
+
+
+def test_answers_from_another_device_are_added_once(own_progress: Path, tmp_path: Path) -> None:
+    def answer(second: int) -> progress.Record:
+        return progress.Record(
+            f"2031-05-17T10:00:{second:02}+00:00", "1-budget", "sizing", 2, 1.0, 0.0, "test"
+        )
+
+    progress.load().add(answer(30))
+    other = progress.load(tmp_path / "phone.json")
+    for second in (10, 30, 50):
+        other.add(answer(second))
+    before = (tmp_path / "phone.json").read_bytes()
+    assert "2 new answers" in " ".join(piped("--import", str(tmp_path / "phone.json")).stdout.split())
+    assert "no new answers" in " ".join(piped("--import", str(tmp_path / "phone.json")).stdout.split())
+    assert progress.load(own_progress).records == [answer(10), answer(30), answer(50)]
+    assert (tmp_path / "phone.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{", "not a file of saved progress"), ('{"version": 9, "answers": []}', "newer version")],
+)
+def test_an_import_that_cannot_be_read_changes_nothing(
+    text: str, said: str, own_progress: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "other.json").write_text(text)
+    done = piped("--import", str(tmp_path / "other.json"))
+    assert done.returncode == 2 and said in done.stderr and not own_progress.exists()
+    assert (tmp_path / "other.json").read_text() == text
+    assert "cannot be read" in piped("--import", str(tmp_path / "missing.json")).stderr
+    assert "leave out" in piped("--import", "x.json", "--topic", "2").stderr
