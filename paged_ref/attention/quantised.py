@@ -54,7 +54,8 @@ class DequantisedBlocks:
         self.shape = elements.shape
 
     def __getitem__(self, where: Any) -> np.ndarray:
-        wide: np.ndarray = self.elements[where].astype(np.float32) * self.scale[where][..., None]
+        with np.errstate(over="ignore", invalid="ignore"):  # a slot without a token may hold any scale
+            wide: np.ndarray = self.elements[where].astype(np.float32) * self.scale[where][..., None]
         return wide
 
 

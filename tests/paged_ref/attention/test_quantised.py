@@ -87,7 +87,6 @@ FILES = {
     "numpy": "quantised.py",
     "torch": "quantised.py",
     "numba": "numba_loop.py",
-    "triton": "triton_kernels.py",
 }
 TORCH = "scale.flatten(0, 1)[slots][..., None]"
 MUTANTS: dict[str, dict[str, tuple[str, str]]] = {

@@ -241,6 +241,16 @@ class Tables(RuleBasedStateMachine):
             self.tables[table.fork(length)] = self.tables[table][:length]
             done["fork"] += 1
 
+    @rule(data=st.data(), tokens=st.lists(st.integers(0, 1), min_size=1, max_size=3))
+    def fork_and_part(self, data: st.DataObject, tokens: list[int]) -> None:
+        """Both continue with tokens of their own: the first to write copies the shared last block."""
+        table = self.some(data)
+        if table is not None:
+            fork = table.fork(table.num_tokens)
+            self.tables[fork] = list(self.tables[table])
+            self.write(table, tokens)
+            self.write(fork, [1 - token for token in tokens])
+
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         table = self.some(data)

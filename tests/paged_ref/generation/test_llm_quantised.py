@@ -32,7 +32,7 @@ def test_pool_preemption_and_prefix_hits_change_no_token(
         rng = random.Random(seed)
         size = rng.choice([1, 3, 4, 7])
         llm = tiny_llm(
-            num_blocks=-(-80 // size) + 2,
+            num_blocks=2 * -(-76 // size) + 1,
             block_size=size,
             kv_dtype=kv_dtype,
             backend=backend,
