@@ -127,8 +127,8 @@ class LLM:
         load_backend(self.backend)
         require_backend(kv_dtype, self.backend, self.model.device)
         if self.backend == "numba":
-            compile_loops()
-            compile_loops(kv_dtype)
+            for stored in dict.fromkeys(("auto", kv_dtype)):
+                compile_loops(stored)
         num_blocks = choose_num_blocks(
             self.model,
             block_size,
