@@ -20,6 +20,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Protocol
 
+from ..kv_dtype import NAMES, dtype_name
+from .quantised import check_support
 from .validate import Batch, check_arguments, check_batch, is_torch
 
 BACKENDS = {"numpy": "numpy_gather", "torch": "torch_paged", "numba": "numba_paged", "triton": "triton_paged"}
@@ -36,6 +38,8 @@ class AttentionPlan(Protocol):
         scale: float,
         sliding_window: int | None,
         softcap: float | None,
+        key_scale: Any = None,
+        value_scale: Any = None,
     ) -> Any:
         """Return the attention of all query tokens of the batch, as the array type and dtype of `query`."""
 
@@ -51,6 +55,8 @@ def paged_attention(
     scale: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    key_scale: Any = None,
+    value_scale: Any = None,
     backend: str = "auto",
     validate: bool = True,
 ) -> Any:
@@ -58,8 +64,9 @@ def paged_attention(
 
     Args:
         query: [num_tokens, num_heads, head_dim], float32, float16 or bfloat16.
-        key_cache: [num_blocks, block_size, num_kv_heads, head_dim], the dtype of `query`. num_heads must be a multiple
-            of num_kv_heads; query head h reads KV head h // (num_heads // num_kv_heads).
+        key_cache: [num_blocks, block_size, num_kv_heads, head_dim], the dtype of `query`, or quantised: int8 or (torch
+            only) float8_e4m3fn. num_heads must be a multiple of num_kv_heads; query head h reads KV head
+            h // (num_heads // num_kv_heads).
         value_cache: as key_cache.
         block_tables: [num_seqs, max_blocks_per_seq] integers: physical block ids. Entries past a sequence's last used
             block are never read.
@@ -69,6 +76,8 @@ def paged_attention(
         scale: factor for the scores; None: head_dim ** -0.5.
         sliding_window: a query sees only the last `sliding_window` tokens, including itself. None: all tokens.
         softcap: scores become softcap * tanh(score / softcap), after scaling. None: no cap.
+        key_scale, value_scale: [num_blocks, block_size, num_kv_heads] float32, for quantised caches only: a key is
+            key_cache[block, offset, head] * key_scale[block, offset, head]. `write_kv` fills both.
         backend: "auto", "numpy", "torch", "numba" (CPU) or "triton" (GPU; on a CPU its interpreter, for study).
         validate: check the contents of the integer arrays. Turn this off only if they were checked before: a wrong id
             reads out-of-bounds memory. On a GPU, an unchecked call does not wait for the device.
@@ -80,11 +89,14 @@ def paged_attention(
         ValueError: an invalid argument, with its name and the index: `block_tables[2, 5] = 4711, but …`.
     """
     check_arguments(
-        query, key_cache, value_cache, block_tables, seq_lens, query_start_loc, sliding_window, softcap, scale
-    )
+        query, key_cache, value_cache, block_tables, seq_lens, query_start_loc, sliding_window, softcap, scale,
+        key_scale, value_scale,
+    )  # fmt: skip
     block_size = key_cache.shape[1]
-    how = (query.shape[-1] ** -0.5 if scale is None else float(scale), sliding_window, softcap)
+    factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
     backend = choose_backend(query) if backend == "auto" else backend
+    if key_scale is not None:
+        require_kv_dtype(NAMES[dtype_name(key_cache)], backend, getattr(query, "device", "cpu"))
     if (
         backend == "triton"
         and not validate
@@ -95,17 +107,24 @@ def paged_attention(
         from .triton_paged import plan_on_device  # the integers stay on the device
 
         unchecked = plan_on_device(block_tables, seq_lens, query_start_loc, block_size)
-        return unchecked.run(query, key_cache, value_cache, *how)
+        return unchecked.run(
+            query, key_cache, value_cache, factor, sliding_window, softcap, key_scale, value_scale
+        )
     batch = Batch.of(block_tables, seq_lens, query_start_loc)
     if validate:
         check_batch(batch, num_tokens=query.shape[0], num_blocks=key_cache.shape[0], block_size=block_size)
-    if is_torch(query) or backend == "numpy":
-        device = query.device if is_torch(query) else None
-        return plan(batch, block_size, backend, device).run(query, key_cache, value_cache, *how)
-    import torch
+    arrays, device = [query, key_cache, value_cache, key_scale, value_scale], getattr(query, "device", None)
+    as_tensors = not is_torch(query) and backend != "numpy"
+    if as_tensors:
+        import torch
 
-    q, k, v = (torch.from_numpy(array) for array in (query, key_cache, value_cache))  # views, not copies
-    return plan(batch, block_size, backend, torch.device("cpu")).run(q, k, v, *how).numpy()
+        device = torch.device("cpu")
+        arrays = [None if array is None else torch.from_numpy(array) for array in arrays]  # views, not copies
+    q, keys, values, *scales = arrays
+    attended = plan(batch, block_size, backend, device).run(
+        q, keys, values, factor, sliding_window, softcap, *scales
+    )
+    return attended.numpy() if as_tensors else attended
 
 
 def choose_backend(query: Any) -> str:
@@ -118,6 +137,16 @@ def choose_backend(query: Any) -> str:
     if find_spec("numba") is not None and find_spec("torch") is not None:
         return "numba"
     return "torch" if is_torch(query) else "numpy"
+
+
+def require_kv_dtype(kv_dtype: str, backend: str, device: Any) -> None:
+    """Check that a backend reads caches of this data type on a device; "auto" is always accepted.
+
+    Raises:
+        ValueError: it does not, or the backend is unknown.
+    """
+    if kv_dtype != "auto":
+        check_support(kv_dtype, backend, getattr(load(backend), "KV_DTYPES", ()), str(device))
 
 
 def plan(batch: Batch, block_size: int, backend: str, device: Any = None) -> AttentionPlan:
@@ -152,4 +181,5 @@ __all__ = [
     "load",
     "paged_attention",
     "plan",
+    "require_kv_dtype",
 ]

@@ -14,6 +14,7 @@ sequence and many short ones.
 
 NumPy and numba have no bfloat16, and numba has no float16 on a CPU, so half-precision caches arrive as their bits in
 uint16, and `_widen` widens one block of one KV head at a time: a few kilobytes that stay in the first-level cache.
+Quantised caches take the same way, and `_dequantise` multiplies each row by its scale.
 """
 
 # A compiled function takes its types from its first call; its docstring describes the arguments.
@@ -42,9 +43,11 @@ FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 class Caches(NamedTuple):
     """The keys and values of one layer, flat over their memory, and where things lie in them.
 
-    keys, values: [all elements of the cache]: float32, or the bits of half-precision elements as uint16.
-    kind: FLOAT32, BFLOAT16 or FLOAT16.
+    keys, values: [all elements of the cache]: float32, int8, or the bits of half-precision elements as uint16 and of
+        fp8_e4m3 elements as uint8.
+    kind: FLOAT32, BFLOAT16 or FLOAT16; not used for quantised caches, which are told by the type of their elements.
     block_k, slot_k, head_k, block_v, slot_v, head_v: strides in elements, from one block, slot or KV head to the next.
+    key_scale, value_scale: [num_blocks * block_size * num_kv_heads] float32; empty unless the cache is quantised.
     """
 
     keys: Any
@@ -58,6 +61,8 @@ class Caches(NamedTuple):
     block_v: Any
     slot_v: Any
     head_v: Any
+    key_scale: Any
+    value_scale: Any
 
 
 class Scoring(NamedTuple):
@@ -132,28 +137,85 @@ def _widen(source, address, stride, rows, size, kind, tile, bits):
                 wide[d] |= (h & np.uint32(0x8000)) << np.uint32(16) | special
 
 
-def _tile(source, address, stride, rows, size, kind, tile, bits):
+@njit(**COMPILE)
+def _dequantise(source, address, stride, rows, size, tile, bits, scales, first, next_scale):
+    """Dequantise rows into `tile`, as `_widen` widens them. Row i has the scale scales[first + i * next_scale].
+
+    fp8_e4m3 has 4 bits of exponent with a bias of 7, and 3 of mantissa: shift all but the sign into place, multiply by
+    2 ** (127 - 7), and restore the sign and NaN, which has all bits set. The two factors are applied one after the
+    other, because their product can overflow.
+    """
+    for i in range(rows):
+        row, scale = (
+            source[address + i * stride : address + i * stride + size],
+            scales[first + i * next_scale],
+        )
+        number, wide = tile[i * size : (i + 1) * size], bits[i * size : (i + 1) * size]
+        _as_floats(row, number, wide)
+        for d in range(size):
+            number[d] *= scale
+
+
+def _as_floats(row, number, wide):
+    """number[:] = row: int8 elements, or fp8_e4m3 elements as bits. `wide` is the memory of `number` as uint32."""
+    (_int8_as_floats if row.dtype == np.int8 else _fp8_as_floats)(row, number, wide)
+
+
+@overload(_as_floats)
+def _as_floats_compiled(row, number, wide):
+    """Make the same choice when the loop is compiled, by the type of the elements."""
+    convert = _int8_as_floats if row.dtype == types.int8 else _fp8_as_floats
+    return lambda row, number, wide: convert(row, number, wide)
+
+
+@njit(**COMPILE)
+def _int8_as_floats(row, number, wide):
+    for d in range(row.size):
+        number[d] = np.float32(row[d])
+
+
+@njit(**COMPILE)
+def _fp8_as_floats(row, number, wide):
+    for d in range(row.size):
+        wide[d] = (np.uint32(row[d]) & np.uint32(0x7F)) << np.uint32(20)
+    for d in range(row.size):
+        number[d] *= np.float32(2.0**120)
+    for d in range(row.size):
+        b = np.uint32(row[d])
+        nan = np.uint32(0x7FC00000) if b & np.uint32(0x7F) == np.uint32(0x7F) else np.uint32(0)
+        wide[d] |= (b & np.uint32(0x80)) << np.uint32(24) | nan
+
+
+def _tile(source, address, stride, rows, size, kind, tile, bits, scales, first, next_scale):
     """Return some rows of one KV head as float32: (array, address of the first row, stride).
 
-    The array is `source` itself, or `tile` with the half-precision rows widened into it.
+    The array is `source` itself, or `tile` with the rows widened or dequantised into it.
     """
     if source.dtype == np.float32:
         return source, address, stride
-    _widen(source, address, stride, rows, size, kind, tile, bits)
+    if source.dtype == np.uint16:
+        _widen(source, address, stride, rows, size, kind, tile, bits)
+    else:
+        _dequantise(source, address, stride, rows, size, tile, bits, scales, first, next_scale)
     return tile, np.int64(0), size
 
 
 @overload(_tile, inline="always")
-def _tile_compiled(source, address, stride, rows, size, kind, tile, bits):
+def _tile_compiled(source, address, stride, rows, size, kind, tile, bits, scales, first, next_scale):
     """Make the same choice when the loop is compiled, by the type of the cache."""
-    if source.dtype == types.float32:
-        return lambda source, address, stride, rows, size, kind, tile, bits: (source, address, stride)
 
-    def widened(source, address, stride, rows, size, kind, tile, bits):
+    def own(source, address, stride, rows, size, kind, tile, bits, scales, first, next_scale):
+        return source, address, stride
+
+    def widened(source, address, stride, rows, size, kind, tile, bits, scales, first, next_scale):
         _widen(source, address, stride, rows, size, kind, tile, bits)
         return tile, np.int64(0), size
 
-    return widened
+    def dequantised(source, address, stride, rows, size, kind, tile, bits, scales, first, next_scale):
+        _dequantise(source, address, stride, rows, size, tile, bits, scales, first, next_scale)
+        return tile, np.int64(0), size
+
+    return {types.float32: own, types.uint16: widened}.get(source.dtype, dequantised)
 
 
 @njit(**COMPILE)
@@ -231,12 +293,19 @@ def _attend(query, caches, table, first, last, scoring, scratch):
         rows = min(last - logical * block_size, block_size) - begin
         for kv_head in range(num_kv_heads):
             heads = range(kv_head * group, (kv_head + 1) * group)
+            scale_at = (block * block_size + begin) * num_kv_heads + kv_head
             address = block * caches.block_k + begin * slot_k + kv_head * caches.head_k
-            tile_k, address_k, stride_k = _tile(caches.keys, address, slot_k, rows, size, kind, tile, bits)
+            tile_k, address_k, stride_k = _tile(
+                caches.keys, address, slot_k, rows, size, kind, tile, bits,
+                caches.key_scale, scale_at, num_kv_heads,
+            )  # fmt: skip
             for h in heads:
                 _dot_products(query[h], tile_k, address_k, stride_k, rows, scoring.scale, scratch.scores[h])
             address = block * caches.block_v + begin * slot_v + kv_head * caches.head_v
-            tile_v, address_v, stride_v = _tile(caches.values, address, slot_v, rows, size, kind, tile, bits)
+            tile_v, address_v, stride_v = _tile(
+                caches.values, address, slot_v, rows, size, kind, tile, bits,
+                caches.value_scale, scale_at, num_kv_heads,
+            )  # fmt: skip
             for h in heads:
                 score = scratch.scores[h]
                 if scoring.softcap > 0:
@@ -327,15 +396,17 @@ def _merge(out, part_token, parts):
 
 @njit(parallel=True, **COMPILE)
 def run(  # noqa: ANN201
-    out, query, keys, values, kind, layout, tables, items, window, scale, softcap, part_token, parts
-):
+    out, query, keys, values, kind, layout, key_scale, value_scale, tables, items, window, scale, softcap,
+    part_token, parts,
+):  # fmt: skip
     """Attend all shares, each on a core of its own, then merge their parts.
 
     A parallel loop takes no named tuples, so the fields of `Caches` and `Scoring` arrive one by one and are named here.
-    layout: [8] int64, the fields of `Caches` from block_size on.
+    layout: [8] int64, the fields of `Caches` from block_size to head_v.
     """
     for share in prange(len(parts)):
         sizes = layout[0], layout[1], layout[2], layout[3], layout[4], layout[5], layout[6], layout[7]
-        caches, scoring = Caches(keys, values, kind, *sizes), Scoring(window, scale, softcap)
+        caches = Caches(keys, values, kind, *sizes, key_scale, value_scale)
+        scoring = Scoring(window, scale, softcap)
         _share(share, len(parts), out, query, caches, tables, items, scoring, part_token, parts)
     _merge(out, part_token, parts)

@@ -13,9 +13,11 @@ from typing import Any
 import numba
 import numpy as np
 
+from ..kv_dtype import QUANTISED
 from . import numba_loop as loop
 from .validate import Batch
 
+KV_DTYPES = tuple(QUANTISED)
 # Up to this many query tokens per sequence, this loop is faster; beyond, torch's matmuls are (see `plan`).
 MAX_QUERY_TOKENS = 2
 NO_WINDOW = np.int64(np.iinfo(np.int64).max)
@@ -39,17 +41,24 @@ def num_cores() -> int:
     return cores
 
 
-def warm_up() -> None:
+def warm_up(kv_dtype: str = "auto") -> None:
     """Compile the loop for float32 and half-precision caches: about ten seconds once; later runs load it from disk.
+
+    With another `kv_dtype`, compile it for that kind of quantised cache instead.
 
     numba keeps the result in `__pycache__` beside this file, or in the user's cache folder where that is not writable.
     """
     import torch
 
     batch = Batch.of(np.zeros((1, 1)), np.ones(1))
-    for dtype in (torch.float32, torch.bfloat16):
+    query = torch.zeros(1, 1, 8)
+    scales: tuple[torch.Tensor, ...] = ()
+    dtypes = [torch.float32, torch.bfloat16]
+    if kv_dtype != "auto":
+        dtypes, scales = [getattr(torch, QUANTISED[kv_dtype][0])], (torch.ones(1, 1, 1),) * 2
+    for dtype in dtypes:
         cache = torch.zeros(1, 1, 1, 8, dtype=dtype)
-        plan(batch, 1).run(torch.zeros(1, 1, 8, dtype=dtype), cache, cache, 1.0)
+        plan(batch, 1).run(query, cache, cache, 1.0, None, None, *scales)
 
 
 def plan(batch: Batch, block_size: int, device: Any = None) -> NumbaPlan:
@@ -101,6 +110,8 @@ class NumbaPlan:
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        key_scale: Any = None,
+        value_scale: Any = None,
     ) -> Any:
         """Attention of the whole batch, in float32."""
         import torch
@@ -111,10 +122,13 @@ class NumbaPlan:
             queries = query.detach().to(torch.float32).contiguous().numpy()
             window = NO_WINDOW if sliding_window is None else np.int64(sliding_window)
             how = (window, np.float32(scale), np.float32(softcap or 0))
-            self._loop(attended.numpy(), queries, _as_bits(key_cache, value_cache), how)
+            caches = (*_as_bits(key_cache, value_cache), *_flat_scales(key_scale, value_scale))
+            self._loop(attended.numpy(), queries, caches, how)
         if self.matmuls is None:
             return torch.empty_like(query) if attended is None else attended.to(query.dtype)
-        output = self.matmuls.run(query, key_cache, value_cache, scale, sliding_window, softcap)
+        output = self.matmuls.run(
+            query, key_cache, value_cache, scale, sliding_window, softcap, key_scale, value_scale
+        )
         if attended is not None:
             tokens = torch.from_numpy(self.items[:, 0])
             output[tokens] = attended[tokens].to(output.dtype)
@@ -137,9 +151,11 @@ def _as_bits(key_cache: Any, value_cache: Any) -> tuple[Any, ...]:
     import torch
 
     kinds = {torch.float32: loop.FLOAT32, torch.bfloat16: loop.BFLOAT16, torch.float16: loop.FLOAT16}
-    if key_cache.dtype not in kinds:
+    bits = {torch.bfloat16: torch.uint16, torch.float16: torch.uint16, torch.float8_e4m3fn: torch.uint8}
+    if key_cache.dtype not in {*kinds, *bits, torch.int8}:
         raise ValueError(
-            f"the numba backend takes float32, float16 and bfloat16, but the cache is {key_cache.dtype}"
+            "the numba backend takes float32, float16, bfloat16, int8 and float8_e4m3fn, but the cache is "
+            f"{key_cache.dtype}"
         )
     flat, strides = [], []
     for cache in (key_cache.detach(), value_cache.detach()):
@@ -150,7 +166,15 @@ def _as_bits(key_cache: Any, value_cache: Any) -> tuple[Any, ...]:
         else:
             span = 1 + sum((n - 1) * stride for n, stride in zip(cache.shape, cache.stride(), strict=True))
             line = cache.as_strided((span if cache.numel() else 0,), (1,))
-        flat.append((line if line.dtype == torch.float32 else line.view(torch.uint16)).numpy())
+        flat.append(line.view(bits.get(line.dtype, line.dtype)).numpy())
         strides += cache.stride()[:3]
     layout = np.array([*key_cache.shape[1:3], *strides], np.int64)
-    return flat[0], flat[1], kinds[key_cache.dtype], layout
+    return flat[0], flat[1], kinds.get(key_cache.dtype, loop.FLOAT32), layout
+
+
+def _flat_scales(*scales: Any) -> tuple[np.ndarray, ...]:
+    """Return key and value scales [num_blocks, block_size, num_kv_heads] as flat arrays; empty ones for None."""
+    return tuple(
+        np.empty(0, np.float32) if scale is None else scale.detach().contiguous().view(-1).numpy()
+        for scale in scales
+    )

@@ -15,7 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from ..kv_dtype import QUANTISED
+from .quantised import readable
 from .validate import Batch
+
+KV_DTYPES = tuple(QUANTISED)
 
 
 def plan(batch: Batch, block_size: int, device: Any = None) -> NumpyPlan:
@@ -38,10 +42,14 @@ class NumpyPlan:
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        key_scale: Any = None,
+        value_scale: Any = None,
     ) -> Any:
         """Return the attention of the whole batch, sequence by sequence, in float32 (float64 for float64 input)."""
         if not isinstance(query, np.ndarray):
-            return self._run_torch(query, key_cache, value_cache, scale, sliding_window, softcap)
+            how = (scale, sliding_window, softcap)
+            return self._run_torch(query, key_cache, value_cache, key_scale, value_scale, *how)
+        key_cache, value_cache = readable(key_cache, key_scale), readable(value_cache, value_scale)
         output = np.empty_like(query)
         for i, seq_len in enumerate(self.batch.seq_lens):
             mine = slice(self.batch.query_start_loc[i], self.batch.query_start_loc[i + 1])
@@ -50,12 +58,15 @@ class NumpyPlan:
             output[mine] = attend(query[mine], keys, values, scale, sliding_window, softcap)
         return output
 
-    def _run_torch(self, query: Any, key_cache: Any, value_cache: Any, *how: Any) -> Any:
+    def _run_torch(
+        self, query: Any, key_cache: Any, value_cache: Any, key_scale: Any, value_scale: Any, *how: Any
+    ) -> Any:
         import torch
 
         # NumPy has no bfloat16: widen, which is exact, and narrow the result as torch would.
-        arrays = (x.detach().cpu().float().numpy() for x in (query, key_cache, value_cache))
-        return torch.from_numpy(self.run(*arrays, *how)).to(query.dtype).to(query.device)
+        tensors = (query, key_cache, value_cache, key_scale, value_scale)
+        q, k, v, *scales = (None if x is None else x.detach().cpu().float().numpy() for x in tensors)
+        return torch.from_numpy(self.run(q, k, v, *how, *scales)).to(query.dtype).to(query.device)
 
 
 def gather(cache: np.ndarray, block_table: np.ndarray, seq_len: int) -> np.ndarray:

@@ -18,7 +18,11 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from ..kv_dtype import QUANTISED
+from .quantised import gather_rows
 from .validate import Batch
+
+KV_DTYPES = tuple(QUANTISED)
 
 
 def plan(batch: Batch, block_size: int, device: Any = None, only: np.ndarray | None = None) -> TorchPlan:
@@ -79,27 +83,30 @@ class TorchPlan:
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        key_scale: torch.Tensor | None = None,
+        value_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the attention of the whole batch. With a softcap, scores and weights are float32."""
         output = torch.empty_like(query)
         for part in self.parts:
-            output[part.rows] = _attend(part, query, key_cache, value_cache, scale, sliding_window, softcap)
+            keys = gather_rows(key_cache, key_scale, part.slots, query.dtype)
+            values = gather_rows(value_cache, value_scale, part.slots, query.dtype)
+            output[part.rows] = _attend(part, query, keys, values, scale, sliding_window, softcap)
         return output
 
 
 def _attend(
     part: _Part,
     query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    keys: torch.Tensor,  # [s * n, num_kv_heads, head_dim]
+    values: torch.Tensor,
     scale: float,
     sliding_window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
     (s, q, _), n = part.query_position.shape, len(part.key_position)
-    num_heads, head_dim, num_kv_heads = *query.shape[1:], key_cache.shape[2]
-    keys = key_cache.reshape(-1, num_kv_heads, head_dim)[part.slots].view(s, n, num_kv_heads, head_dim)
-    values = value_cache.reshape(-1, num_kv_heads, head_dim)[part.slots].view(s, n, num_kv_heads, head_dim)
+    num_heads, head_dim, num_kv_heads = *query.shape[1:], keys.shape[1]
+    keys, values = (rows.view(s, n, num_kv_heads, head_dim) for rows in (keys, values))
     visible = part.key_position <= part.query_position  # [s, q, n]; also false past the end of the sequence
     if sliding_window is not None:
         visible &= part.key_position > part.query_position - sliding_window

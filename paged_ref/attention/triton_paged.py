@@ -87,8 +87,16 @@ class TritonPlan:
         scale: float,
         sliding_window: int | None = None,
         softcap: float | None = None,
+        key_scale: torch.Tensor | None = None,
+        value_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the attention of the whole batch, accumulated in float32."""
+        """Return the attention of the whole batch, accumulated in float32.
+
+        Raises:
+            ValueError: there are scales; these kernels do not dequantise.
+        """
+        if key_scale is not None or value_scale is not None:
+            raise ValueError("the triton backend does not read quantised caches: use torch, numba or numpy")
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         if output.numel() == 0:
             return output

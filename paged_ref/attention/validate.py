@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ..kv_dtype import LARGEST, check_scales, dtype_name
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -69,6 +71,8 @@ def check_arguments(
     sliding_window: int | None,
     softcap: float | None,
     scale: float | None = None,
+    key_scale: Any = None,
+    value_scale: Any = None,
 ) -> None:
     """Check shapes, kinds, dtypes and devices: everything that can be checked without reading an array's contents.
 
@@ -87,7 +91,7 @@ def check_arguments(
     for name, array in arrays.items():
         if is_torch(array) != is_torch(query):
             raise ValueError(f"{name} is a {_kind(array)}, but query is a {_kind(query)}: use one kind")
-        if array.dtype != query.dtype:
+        if array.dtype != query.dtype and not (array is not query and dtype_name(array) in LARGEST):
             raise ValueError(f"{name} is {array.dtype}, but query is {query.dtype}: they must have one dtype")
         if is_torch(query) and array.device != query.device:
             raise ValueError(f"{name} is on {array.device}, but query is on {query.device}")
@@ -106,6 +110,7 @@ def check_arguments(
         if len(array.shape) != ndim:
             raise ValueError(f"{name} has shape {tuple(array.shape)}: it must have {ndim} dimensions")
     _check_shapes(query, key_cache, value_cache, block_tables, seq_lens, query_start_loc)
+    check_scales(key_cache, value_cache, key_scale, value_scale)
     whole = isinstance(sliding_window, (int, np.integer)) and not isinstance(sliding_window, bool)
     if sliding_window is not None and not (whole and sliding_window >= 1):
         raise ValueError(

@@ -17,11 +17,13 @@ contiguous; vLLM's FlashAttention backend uses the same order.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..kv_dtype import check_scales
 from ..sizing import ModelShape, human_bytes
+from .quantise import as_bytes, quantise_like
 
 if TYPE_CHECKING:
     import torch
@@ -48,47 +50,78 @@ class KVCache:
         device: str | torch.device = "cpu",
         pin_memory: bool = False,
     ) -> None:
-        import torch
-
         self.shape = shape
         self.num_blocks, self.block_size = num_blocks, block_size
-        size = (shape.num_layers, num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
-        dtype = getattr(torch, shape.dtype)
+        vectors = (shape.num_layers, num_blocks, block_size, shape.num_kv_heads)
         try:
-            self.keys = torch.empty(size, dtype=dtype, device=device, pin_memory=pin_memory)
-            self.values = torch.empty(size, dtype=dtype, device=device, pin_memory=pin_memory)
+            self._allocate(vectors, device=device, pin_memory=pin_memory)
         except (RuntimeError, MemoryError) as error:  # torch reports a failed host allocation as RuntimeError
             raise MemoryError(
                 f"no room on {device} for a KV cache of {num_blocks} blocks of {block_size} tokens "
                 f"({human_bytes(num_blocks * shape.kv_bytes_per_block(block_size))}): ask for fewer blocks"
             ) from error
 
+    def _allocate(self, vectors: tuple[int, ...], **where: Any) -> None:
+        import torch
+
+        size, dtype = (*vectors, self.shape.head_dim), getattr(torch, self.shape.dtype)
+        self.keys = torch.empty(size, dtype=dtype, **where)
+        self.values = torch.empty(size, dtype=dtype, **where)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Everything that belongs to a block: tensors [num_layers, num_blocks, block_size, …]."""
+        return self.keys, self.values
+
     @property
     def num_bytes(self) -> int:
-        """Bytes of keys and values together."""
-        return 2 * self.keys.numel() * self.keys.element_size()
+        """Bytes of all tensors together."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
+
+    def layer(self, layer: int) -> LayerCache:
+        """Return one layer's caches."""
+        return LayerCache(self.keys[layer], self.values[layer])
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
         """Write one layer's rows [num_tokens, num_kv_heads, head_dim] into `slots` ([num_tokens] int64, all valid)."""
-        write_rows(key, self.keys[layer], slots)
-        write_rows(value, self.values[layer], slots)
+        self.layer(layer).write(key, value, slots)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, in every layer: [(source, destination)]. All sources are read before any write."""
         self.load_blocks(self, pairs)
 
     def load_blocks(self, other: KVCache, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy blocks of another cache into this one: [(block there, block here)]. With a host cache this is a swap."""
+        """Copy blocks of another cache into this one: [(block there, block here)]. With a host cache this is a swap.
+
+        Raises:
+            ValueError: the caches have different dtypes.
+        """
+        if self.keys.dtype != other.keys.dtype:
+            raise ValueError(f"a {other.keys.dtype} cache cannot be copied into a {self.keys.dtype} cache")
         if not pairs:
             return
         import torch
 
         sources, destinations = torch.tensor(pairs, dtype=torch.int64).T
-        for ours, theirs in ((self.keys, other.keys), (self.values, other.values)):
+        for ours, theirs in zip(self.tensors, other.tensors, strict=True):
             # index_select finishes reading before anything is written. index_copy_ writes into `ours` itself;
             # `ours[:, destinations].copy_(…)` would write into a temporary and lose the result.
             moved = theirs.index_select(1, sources.to(theirs.device)).to(ours.device)
             ours.index_copy_(1, destinations.to(ours.device), moved)
+
+
+class LayerCache(NamedTuple):
+    """One layer's keys and values, as `paged_attention` takes them. A cache that is not quantised has no scales."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    key_scale: torch.Tensor | None = None
+    value_scale: torch.Tensor | None = None
+
+    def write(self, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+        """Write rows [num_tokens, num_kv_heads, head_dim] into `slots` ([num_tokens] int64, all valid)."""
+        write_rows(key, self.keys, slots)
+        write_rows(value, self.values, slots)
 
 
 def write_rows(rows: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
@@ -96,13 +129,24 @@ def write_rows(rows: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> 
     cache.flatten(0, 1).index_copy_(0, slots, rows)
 
 
-def write_kv(key: Any, value: Any, key_cache: Any, value_cache: Any, slot_mapping: Any) -> None:
+def write_kv(
+    key: Any,
+    value: Any,
+    key_cache: Any,
+    value_cache: Any,
+    slot_mapping: Any,
+    key_scale: Any = None,
+    value_scale: Any = None,
+) -> None:
     """Write the keys and values of some tokens into their slots, in place.
 
     Args:
         key, value: [num_tokens, num_kv_heads, head_dim].
-        key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], changed in place.
+        key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], changed in place. int8 or (torch only)
+            float8_e4m3fn: the rows are quantised, and the scales must be passed.
         slot_mapping: [num_tokens] integers. -1: this token is not written (padding).
+        key_scale, value_scale: [num_blocks, block_size, num_kv_heads] float32, the scales of a quantised cache, changed
+            in place.
 
     All arguments are NumPy arrays, or all are torch tensors.
 
@@ -111,20 +155,38 @@ def write_kv(key: Any, value: Any, key_cache: Any, value_cache: Any, slot_mappin
             written then.
     """
     slots = np.asarray(slot_mapping if isinstance(slot_mapping, np.ndarray) else slot_mapping.cpu())
-    _check_write(key, value, key_cache, value_cache, slots)
+    check_scales(key_cache, value_cache, key_scale, value_scale)
+    _check_write(key, value, key_cache, value_cache, slots, quantised=key_scale is not None)
+    if key_scale is None:
+        _scatter(key, key_cache, slots)
+        _scatter(value, value_cache, slots)
+        return
+    for rows, cache, scales in ((key, key_cache, key_scale), (value, value_cache, value_scale)):
+        elements, scale = quantise_like(rows, cache)
+        _scatter(elements, cache, slots)
+        _scatter(scale, scales, slots)
+
+
+def _scatter(rows: Any, cache: Any, slots: np.ndarray) -> None:
+    """Write rows by slot into a cache of any strides, leaving out slot -1."""
     written = np.flatnonzero(slots != -1)
-    for rows, cache in ((key, key_cache), (value, value_cache)):
-        if isinstance(cache, np.ndarray):
-            cache[slots[written] // cache.shape[1], slots[written] % cache.shape[1]] = rows[written]
-        else:
-            import torch
+    if isinstance(cache, np.ndarray):
+        cache[slots[written] // cache.shape[1], slots[written] % cache.shape[1]] = rows[written]
+        return
+    import torch
 
-            where = torch.from_numpy(slots[written].astype(np.int64)).to(cache.device)
-            what = rows[torch.from_numpy(written).to(rows.device)]
-            cache[where // cache.shape[1], where % cache.shape[1]] = what
+    where = torch.from_numpy(slots[written].astype(np.int64)).to(cache.device)
+    what = as_bytes(rows)[torch.from_numpy(written).to(rows.device)]
+    as_bytes(cache)[where // cache.shape[1], where % cache.shape[1]] = what
 
 
-def _check_write(key: Any, value: Any, key_cache: Any, value_cache: Any, slots: np.ndarray) -> None:
+def _is_float(rows: Any) -> bool:
+    return rows.dtype.kind == "f" if isinstance(rows, np.ndarray) else bool(rows.is_floating_point())
+
+
+def _check_write(
+    key: Any, value: Any, key_cache: Any, value_cache: Any, slots: np.ndarray, quantised: bool
+) -> None:
     if slots.ndim != 1 or slots.dtype.kind not in "iu":
         raise ValueError(
             f"slot_mapping has shape {slots.shape} and dtype {slots.dtype}: it must be [num_tokens] integers"
@@ -134,7 +196,7 @@ def _check_write(key: Any, value: Any, key_cache: Any, value_cache: Any, slots: 
             raise ValueError(
                 f"{name} is a {type(rows).__name__}, {name}_cache a {type(cache).__name__}: use one kind"
             )
-        if rows.dtype != cache.dtype:
+        if rows.dtype != cache.dtype and not (quantised and _is_float(rows)):
             raise ValueError(
                 f"{name} is {rows.dtype}, {name}_cache is {cache.dtype}: convert one of them first"
             )

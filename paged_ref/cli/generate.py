@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any
 
+from ..kv_dtype import KV_DTYPES
 from ..sampling.params import SamplingParams
 
 
@@ -22,6 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--num-blocks", type=int, metavar="N", help="blocks in the pool (as many as fit)")
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (16)")
+    parser.add_argument(
+        "--kv-dtype",
+        default="auto",
+        metavar="NAME",
+        help=f"of cached keys and values: {', '.join(KV_DTYPES)} (auto)",
+    )
     parser.add_argument("--dtype", default="auto", help="auto, float32, float16 or bfloat16")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda")
     parser.add_argument("--backend", default="auto", help="auto, or a backend of paged_attention")
@@ -41,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
         args.model,
         num_blocks=args.num_blocks,
         block_size=args.block_size,
+        kv_dtype=args.kv_dtype,
         dtype=args.dtype,
         device=args.device,
         backend=args.backend,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from difflib import get_close_matches
 
+from ..kv_dtype import KV_DTYPES, with_kv_dtype
 from ..simulation.capacity import DEVICES, Capacity, CapacityPlan, Load, plan_capacity
 from ..sizing import MODELS, human_bytes
 
@@ -23,6 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (16)")
     parser.add_argument(
+        "--kv-dtype",
+        default="auto",
+        metavar="NAME",
+        help=f"of cached keys and values: {', '.join(KV_DTYPES)} (auto)",
+    )
+    parser.add_argument(
         "--memory-fraction", type=float, default=0.9, help="fraction of GPU memory to use (0.9)"
     )
     parser.add_argument(
@@ -37,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         ValueError: an unknown name or a number out of its range.
         MemoryError: the model, or a single request, does not fit.
     """
-    shape = MODELS[_known("model", args.model, PLANNABLE)]
+    shape = with_kv_dtype(MODELS[_known("model", args.model, PLANNABLE)], args.kv_dtype)
     device = DEVICES[_known("GPU", args.gpu, list(DEVICES))]
     if args.price is not None and not args.price > 0:
         raise ValueError(f"--price {args.price}: it must be above 0")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
+from ..kv_dtype import KV_DTYPES, with_kv_dtype
 from ..simulation.cost_model import SETUPS
 from ..simulation.simulator import SimulationResult, simulate
 from ..workload import TRACES, make_workload
@@ -27,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (16)")
     parser.add_argument(
         "--num-blocks", type=int, metavar="N", help="blocks in the pool (as many as fit on the GPUs)"
+    )
+    parser.add_argument(
+        "--kv-dtype", choices=KV_DTYPES, default="auto", help="data type of cached keys and values (auto)"
     )
     parser.add_argument("--preemption", choices=("recompute", "swap"), default="recompute")
     parser.add_argument(
@@ -54,8 +59,10 @@ def run(args: argparse.Namespace) -> int:
         urgent=args.urgent,
         shared_tokens=args.shared_tokens,
     )
+    cost = SETUPS[args.setup]
+    cost = replace(cost, shape=with_kv_dtype(cost.shape, args.kv_dtype))
     result = simulate(
-        jobs, SETUPS[args.setup], block_size=args.block_size, num_blocks=args.num_blocks, watermark=args.watermark,
+        jobs, cost, block_size=args.block_size, num_blocks=args.num_blocks, watermark=args.watermark,
         enable_prefix_caching=args.prefix_caching, preemption=args.preemption,
         max_num_seqs=args.max_num_seqs, max_num_batched_tokens=args.max_num_batched_tokens,
     )  # fmt: skip

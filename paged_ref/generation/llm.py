@@ -26,8 +26,10 @@ from transformers import PreTrainedModel
 from ..arguments import require_int
 from ..attention import choose_backend
 from ..attention import load as load_backend
+from ..attention import require_kv_dtype as require_backend
 from ..blocks.block_pool import BlockPool
 from ..blocks.block_table import BlockTable
+from ..kv_dtype import require_kv_dtype
 from ..model.batch import build_batch
 from ..model.compile_loops import compile_loops
 from ..model.hf_model import PagedModel
@@ -62,6 +64,8 @@ class LLM:
         kv_bytes: memory for keys and values, in bytes or as text like "512MB" or "2GiB". It replaces `memory_fraction`
             and the CPU's limit; the memory that is free still bounds it. None: the environment variable
             PAGED_REF_KV_BYTES, if it is set. With `num_blocks` as well, the blocks must fit in it.
+        kv_dtype: data type of cached keys and values: "auto" (the model's), "int8" or "fp8_e4m3" (one byte per element,
+            and a scale per token and KV head; see docs/quantised-cache.md).
         block_size: tokens per block.
         memory_fraction: fraction of the device's memory for weights, activations and cache together.
         dtype: "auto", "float32", "float16", "bfloat16"; see `PagedModel.load`.
@@ -86,6 +90,7 @@ class LLM:
         block_size: int = 16,
         memory_fraction: float = 0.9,
         kv_bytes: int | str | None = None,
+        kv_dtype: str = "auto",
         dtype: str = "auto",
         device: str = "auto",
         backend: str = "auto",
@@ -98,6 +103,7 @@ class LLM:
     ) -> None:
         if preemption not in ("recompute", "swap"):
             raise ValueError(f"preemption = {preemption!r}: it must be 'recompute' or 'swap'")
+        require_kv_dtype(kv_dtype)
         if backend != "auto":
             load_backend(backend)
         # Before a model is loaded, which takes seconds.
@@ -119,8 +125,10 @@ class LLM:
             self.model = PagedModel.load(model, dtype, device)
         self.backend = choose_backend(next(self.model.model.parameters())) if backend == "auto" else backend
         load_backend(self.backend)
+        require_backend(kv_dtype, self.backend, self.model.device)
         if self.backend == "numba":
-            compile_loops()
+            for stored in dict.fromkeys(("auto", kv_dtype)):
+                compile_loops(stored)
         num_blocks = choose_num_blocks(
             self.model,
             block_size,
@@ -129,12 +137,14 @@ class LLM:
             max_num_batched_tokens,
             kv_bytes,
             num_blocks,
+            kv_dtype,
         )
-        self.cache = self.model.new_cache(num_blocks, block_size)  # raises MemoryError if there is no room
+        # Raises MemoryError if there is no room.
+        self.cache = self.model.new_cache(num_blocks, block_size, kv_dtype=kv_dtype)
         self.pool = TimedBlockPool(num_blocks, block_size, enable_prefix_caching)
         host_pool = self.host_cache = None
         if preemption == "swap":
-            self.host_cache = self.model.new_cache(num_host_blocks or num_blocks, block_size, host=True)
+            self.host_cache = self.model.new_cache(num_host_blocks or num_blocks, block_size, True, kv_dtype)
             host_pool = BlockPool(self.host_cache.num_blocks, block_size)
         self.scheduler = Scheduler(self.pool, max_num_seqs, max_num_batched_tokens, watermark, host_pool)
         self.metrics = Metrics(self.scheduler)

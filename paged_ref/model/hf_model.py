@@ -28,7 +28,9 @@ from transformers import (
 )
 
 from .. import attention
-from ..blocks.kv_cache import KVCache, write_rows
+from ..blocks.kv_cache import KVCache, LayerCache
+from ..blocks.quantised_cache import make_cache
+from ..kv_dtype import with_kv_dtype
 from ..sizing import ModelShape
 from ..weights import load_arguments, resolve
 from . import acceptance
@@ -70,9 +72,8 @@ def paged_attention_forward(
         raise UnsupportedModel(f"{type(module).__name__} {UNREADABLE}")
     rows, new_keys, new_values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
 
-    def write(key_cache: torch.Tensor, value_cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        write_rows(new_keys, key_cache, slots)
-        write_rows(new_values, value_cache, slots)
+    def write(cache: LayerCache, slots: torch.Tensor) -> torch.Tensor:
+        cache.write(new_keys, new_values, slots)
         return rows
 
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -186,11 +187,17 @@ class PagedModel:
             cpu.optimize(loaded, fuse_layers)
         return cls(loaded, tokenizer)
 
-    def new_cache(self, num_blocks: int, block_size: int, host: bool = False) -> KVCache:
-        """Return new storage for this model's keys and values, on its device or, for swaps, on the host."""
+    def new_cache(
+        self, num_blocks: int, block_size: int, host: bool = False, kv_dtype: str = "auto"
+    ) -> KVCache:
+        """Return new storage for this model's keys and values, on its device or, for swaps, on the host.
+
+        kv_dtype: "auto" (the model's dtype), "int8" or "fp8_e4m3".
+        """
+        shape = with_kv_dtype(self.shape, kv_dtype)
         if not host:
-            return KVCache(self.shape, num_blocks, block_size, self.device)
-        return KVCache(self.shape, num_blocks, block_size, "cpu", pin_memory=self.device.type == "cuda")
+            return make_cache(shape, num_blocks, block_size, self.device)
+        return make_cache(shape, num_blocks, block_size, "cpu", pin_memory=self.device.type == "cuda")
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, cache: KVCache, backend: str = "auto") -> torch.Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..attention import AttentionPlan
-from ..blocks.kv_cache import KVCache
+from ..blocks.kv_cache import KVCache, LayerCache
 
 
 @dataclass
@@ -36,7 +36,7 @@ class PagedStep:
     def write_then_attend(
         self,
         layer: int,
-        write: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
+        write: Callable[[LayerCache, torch.Tensor], torch.Tensor],
         scale: float,
         softcap: float | None = None,
     ) -> torch.Tensor:
@@ -44,16 +44,18 @@ class PagedStep:
 
         Args:
             layer: the layer's index.
-            write: called as write(key_cache, value_cache, slots); writes this step's rows into the layer's caches
-                [num_blocks, block_size, num_kv_heads, head_dim] and returns the queries [num_tokens, num_heads,
-                head_dim].
+            write: called as write(cache, slots) with the layer's caches; writes this step's rows into them and returns
+                the queries [num_tokens, num_heads, head_dim].
             scale, softcap: see `paged_attention`.
 
         Returns:
             [num_tokens, num_heads, head_dim].
         """
         self.layers.append(layer)
-        keys, values = self.cache.keys[layer], self.cache.values[layer]
-        query = write(keys, values, self.slots)
-        attended: torch.Tensor = self.plan.run(query, keys, values, scale, self.windows.get(layer), softcap)
+        cache = self.cache.layer(layer)
+        query = write(cache, self.slots)
+        keys, values, *scales = cache
+        attended: torch.Tensor = self.plan.run(
+            query, keys, values, scale, self.windows.get(layer), softcap, *scales
+        )
         return attended

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from ..kv_dtype import with_kv_dtype
 from ..sizing import blocks_for, human_bytes
 from .memory_limits import free_memory
 
@@ -96,6 +97,7 @@ def choose_num_blocks(
     max_num_batched_tokens: int,
     kv_bytes: int | None = None,
     num_blocks: int | None = None,
+    kv_dtype: str = "auto",
 ) -> int:
     """Return the number of blocks of the pool, and log the calculation.
 
@@ -112,7 +114,7 @@ def choose_num_blocks(
     """
     if block_size < 1:
         raise ValueError(f"block_size = {block_size}: it must be a whole number, 1 or more")
-    per_block = model.shape.kv_bytes_per_block(block_size)
+    per_block = with_kv_dtype(model.shape, kv_dtype).kv_bytes_per_block(block_size)
     if num_blocks is not None:
         if kv_bytes is not None and num_blocks * per_block > kv_bytes:
             raise ValueError(
@@ -123,7 +125,9 @@ def choose_num_blocks(
     if not 0 < memory_fraction <= 1:
         raise ValueError(f"memory_fraction = {memory_fraction}: it must be above 0 and at most 1")
     fraction = memory_fraction if kv_bytes is None else 1.0
-    budget = memory_budget(model, block_size, fraction, max_num_seqs, max_num_batched_tokens, kv_bytes)
+    budget = memory_budget(
+        model, block_size, fraction, max_num_seqs, max_num_batched_tokens, kv_bytes, kv_dtype
+    )
     if kv_bytes is not None and budget.room < kv_bytes:
         raise MemoryError(
             f"kv_bytes = {kv_bytes} (or {KV_BYTES}), but on {model.device} there is room for "
@@ -153,9 +157,10 @@ def memory_budget(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     kv_bytes: int | None = None,
+    kv_dtype: str = "auto",
 ) -> Budget:
     """Return the memory calculation for this model on its device. `kv_bytes` replaces the CPU's limit."""
-    per_block = model.shape.kv_bytes_per_block(block_size)
+    per_block = with_kv_dtype(model.shape, kv_dtype).kv_bytes_per_block(block_size)
     activations = _activation_bytes(model, max_num_batched_tokens, max_num_seqs)
     if model.device.type != "cuda":
         free = free_memory()

@@ -25,6 +25,8 @@ def oracle(
     scale: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    key_scale: Any = None,
+    value_scale: Any = None,
 ) -> np.ndarray:
     """Return the exact result of `paged_attention(…)`, up to float64 rounding: [num_tokens, num_heads, head_dim].
 
@@ -32,6 +34,11 @@ def oracle(
     a backend's distance from this result is the backend's own error.
     """
     q, k_cache, v_cache = (_float64(x) for x in (query, key_cache, value_cache))
+    if key_scale is not None:
+        k_cache, v_cache = (
+            k_cache * _float64(key_scale)[..., None],
+            v_cache * _float64(value_scale)[..., None],
+        )
     tables, lens = block_tables.tolist(), seq_lens.tolist()
     starts = list(range(len(lens) + 1)) if query_start_loc is None else query_start_loc.tolist()
     num_tokens, num_heads, head_dim = q.shape

@@ -28,6 +28,7 @@ from transformers.models.llama import modeling_llama as llama
 from .packed_weights import Tuned, can_pack, pack_together, packed_part, unpack, weight_uses
 
 if TYPE_CHECKING:
+    from ...blocks.kv_cache import LayerCache
     from ..paged_step import PagedStep
 
 
@@ -77,8 +78,9 @@ class FusedLayer(Tuned):
 
         cos, sin = position_embeddings
 
-        def write(key_cache: torch.Tensor, value_cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-            return rotate_and_write(qkv, cos[0], sin[0], key_cache, value_cache, slots)
+        def write(cache: LayerCache, slots: torch.Tensor) -> torch.Tensor:
+            keys, values, *scales = cache
+            return rotate_and_write(qkv, cos[0], sin[0], keys, values, slots, *scales)
 
         return step.write_then_attend(self.index, write, self.scale).flatten(1)
 

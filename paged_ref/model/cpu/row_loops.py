@@ -30,20 +30,28 @@ from numba.extending import overload
 
 from ...attention.numba_loop import COMPILE, exp_of_negative
 from ...attention.numba_paged import num_cores, one_call_at_a_time
+from ...kv_dtype import LARGEST, QUANTISED, dtype_name
+from .quantise_rows import store_quantised
 
 # From this many rows on, dividing them among the cores takes less time than it saves.
 MANY_ROWS = 64
 
 
-def warm_up() -> None:
-    """Compile every loop for both dtypes, for few rows and for many; see `numba_paged.warm_up`."""
+def warm_up(kv_dtype: str = "auto") -> None:
+    """Compile every loop for both dtypes, for few rows and for many; see `numba_paged.warm_up`.
+
+    With another `kv_dtype`, compile the loop that writes a quantised cache instead.
+    """
     for dtype in (torch.float32, torch.bfloat16):
-        cache = torch.zeros(1, MANY_ROWS, 1, 2, dtype=dtype)
+        stored = dtype if kv_dtype == "auto" else getattr(torch, QUANTISED[kv_dtype][0])
+        cache = torch.zeros(1, MANY_ROWS, 1, 2, dtype=stored)
+        scales = () if kv_dtype == "auto" else (torch.zeros(1, MANY_ROWS, 1),) * 2
         for num_rows in (1, MANY_ROWS):
             rows, turn = torch.zeros(num_rows, 6, dtype=dtype), torch.zeros(num_rows, 2, dtype=dtype)
-            norm(rows, np.ones(6, np.float32), 1.0)
-            gate(rows)
-            rotate_and_write(rows, turn, turn, cache, cache, torch.arange(num_rows))
+            rotate_and_write(rows, turn, turn, cache, cache, torch.arange(num_rows), *scales)
+            if kv_dtype == "auto":
+                norm(rows, np.ones(6, np.float32), 1.0)
+                gate(rows)
 
 
 def norm(rows: torch.Tensor, weight: np.ndarray, eps: float) -> torch.Tensor:
@@ -76,6 +84,8 @@ def rotate_and_write(
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     slots: torch.Tensor,
+    key_scale: torch.Tensor | None = None,
+    value_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Rotate queries and keys by their positions, write keys and values by slot, and return the rotated queries.
 
@@ -83,8 +93,10 @@ def rotate_and_write(
         qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]: the heads of Q, then of K, then of V.
         cos, sin: [num_tokens, head_dim], for each token's position. Element d of a head is rotated together with
             element d + head_dim / 2 (the order of Llama's published weights).
-        key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous, in the dtype of qkv.
+        key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous, in the dtype of qkv
+            or, with scales, quantised.
         slots: [num_tokens] int64, each a slot of the cache; this is not checked.
+        key_scale, value_scale: [num_blocks, block_size, num_kv_heads], the scales of quantised caches, contiguous.
 
     Returns:
         [num_tokens, num_heads, head_dim].
@@ -100,9 +112,22 @@ def rotate_and_write(
         )
     num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
     query = qkv.new_empty(qkv.shape[0], num_heads, head_dim)
-    keys, values = (_bits(cache.view(-1, num_kv_heads, head_dim)) for cache in (key_cache, value_cache))
+    keys, values = (_cache_bits(cache.view(-1, num_kv_heads, head_dim)) for cache in (key_cache, value_cache))
+    scales = (
+        np.empty((0, 0), np.float32) if scale is None else scale.view(-1, num_kv_heads).numpy()
+        for scale in (key_scale, value_scale)
+    )
     _each_row(
-        _rotate, _rotate_all, _bits(qkv), _bits(cos), _bits(sin), _bits(query), keys, values, slots.numpy()
+        _rotate,
+        _rotate_all,
+        _bits(qkv),
+        _bits(cos),
+        _bits(sin),
+        _bits(query),
+        keys,
+        values,
+        slots.numpy(),
+        *scales,
     )
     return query
 
@@ -123,6 +148,13 @@ def _bits(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dtype == torch.float32:
         return tensor.numpy()
     raise ValueError(f"these loops take float32 and bfloat16, not {tensor.dtype}")
+
+
+def _cache_bits(cache: torch.Tensor) -> np.ndarray:
+    """Return a NumPy view of a cache's memory: like `_bits`, and fp8_e4m3 as its bits in uint8."""
+    if dtype_name(cache) not in LARGEST:
+        return _bits(cache)
+    return cache.view(torch.int8 if cache.dtype == torch.int8 else torch.uint8).numpy()
 
 
 def _read(row, numbers):
@@ -174,6 +206,18 @@ def _store_compiled(numbers, row):
     return round_
 
 
+def _keep(numbers, row, scales, slot, head):
+    """Store a key or value in the cache: as it is, or quantised, with its scale."""
+
+
+@overload(_keep, inline="always")
+def _keep_compiled(numbers, row, scales, slot, head):
+    """Compile `_keep`."""
+    if row.dtype in (types.float32, types.uint16):
+        return lambda numbers, row, scales, slot, head: _store(numbers, row)
+    return lambda numbers, row, scales, slot, head: store_quantised(numbers, row, scales, slot, head)
+
+
 @njit(**COMPILE)
 def _norm(rows, weight, eps, out, share, num_shares):
     """Norm the rows of one share. `rows` and `out` [num_rows, size], weight [size]."""
@@ -209,8 +253,11 @@ def _gate(rows, out, share, num_shares):
 
 
 @njit(**COMPILE)
-def _rotate(qkv, cos, sin, query, keys, values, slots, share, num_shares):
-    """Rotate and write the tokens of one share. keys and values [num_slots, num_kv_heads, head_dim]."""
+def _rotate(qkv, cos, sin, query, keys, values, slots, key_scale, value_scale, share, num_shares):
+    """Rotate and write the tokens of one share.
+
+    keys and values [num_slots, num_kv_heads, head_dim]; key_scale and value_scale [num_slots, num_kv_heads], or empty.
+    """
     num_heads, num_kv_heads, size = query.shape[1], keys.shape[1], query.shape[2]
     half = size // 2
     row = np.empty(qkv.shape[1], np.float32)
@@ -230,10 +277,10 @@ def _rotate(qkv, cos, sin, query, keys, values, slots, share, num_shares):
             if h < num_heads:
                 _store(head, query[token, h])
             else:
-                _store(head, keys[slot, h - num_heads])
+                _keep(head, keys[slot, h - num_heads], key_scale, slot, h - num_heads)
         for h in range(num_kv_heads):
             first = (num_heads + num_kv_heads + h) * size
-            _store(row[first : first + size], values[slot, h])
+            _keep(row[first : first + size], values[slot, h], value_scale, slot, h)
 
 
 @njit(parallel=True, **COMPILE)
@@ -249,6 +296,6 @@ def _gate_all(rows, out, num_shares):
 
 
 @njit(parallel=True, **COMPILE)
-def _rotate_all(qkv, cos, sin, query, keys, values, slots, num_shares):
+def _rotate_all(qkv, cos, sin, query, keys, values, slots, key_scale, value_scale, num_shares):
     for share in prange(num_shares):
-        _rotate(qkv, cos, sin, query, keys, values, slots, share, num_shares)
+        _rotate(qkv, cos, sin, query, keys, values, slots, key_scale, value_scale, share, num_shares)

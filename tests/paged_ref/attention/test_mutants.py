@@ -308,10 +308,10 @@ MUTANTS: dict[str, dict[str, list[tuple[str, str]] | str]] = {
         "numpy": [("attend(query[mine], keys, values,", "attend(query[mine], values, keys,")],
         "numpy blocks": [("query[token], key_cache, value_cache,", "query[token], value_cache, key_cache,")],
         "torch": [
-            ("keys = key_cache.reshape(", "keys = value_cache.reshape("),
-            ("values = value_cache.reshape(", "values = key_cache.reshape("),
+            ("keys = gather_rows(key_cache,", "keys = gather_rows(value_cache,"),
+            ("values = gather_rows(value_cache,", "values = gather_rows(key_cache,"),
         ],
-        "numba": [("Caches(keys, values, kind, *sizes)", "Caches(values, keys, kind, *sizes)")],
+        "numba": [("Caches(keys, values, kind, *sizes,", "Caches(values, keys, kind, *sizes,")],
         "triton": [
             (
                 "k = tl.load(k_ptr + k_address, mask=mask, other=0.0)  #",
@@ -479,7 +479,8 @@ def farthest_address_of_numba(module: ModuleType) -> int:
     scratch = loop.Scratch(np.empty((1, 16), np.float32), tile, tile.view(np.uint32), acc, *ones)
     keys, values = Memory(), Memory()
     table = np.array([2**22], np.int32)
-    caches, scoring = loop.Caches(keys, values, 0, *sizes), loop.Scoring(1, 1.0, 0.0)
+    none = np.empty(0, np.float32), np.empty(0, np.float32)
+    caches, scoring = loop.Caches(keys, values, 0, *sizes, *none), loop.Scoring(1, 1.0, 0.0)
     loop._attend(np.ones((1, 64), np.float32), caches, table, 0, 1, scoring, scratch)
     assert keys.farthest == values.farthest
     return keys.farthest

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from numba import types
 
 from paged_ref.attention import Batch, numba_loop, numba_paged, paged_attention
 from paged_ref.verify.grid import Case, error, make_inputs
@@ -49,7 +50,10 @@ def test_any_number_of_shares(shares: int, extra: str, monkeypatch: pytest.Monke
 def test_two_compilations_serve_every_call() -> None:
     numba_paged.warm_up()
     compiled = len(numba_loop.run.signatures)
-    assert compiled == 2
+    plain = [
+        keys for _, _, keys, *_ in numba_loop.run.signatures if keys.dtype not in (types.int8, types.uint8)
+    ]
+    assert len(plain) == 2
     for dtype in ("float32", "float16", "bfloat16"):
         inputs = make_inputs(Case(24, 8, (4, 4), "37", "mixed", "strided", dtype))
         paged_attention(*inputs.arguments(), backend="numba", sliding_window=5, softcap=9.0)

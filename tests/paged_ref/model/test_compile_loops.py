@@ -24,7 +24,7 @@ def never_compiled() -> Iterator[None]:
 
 def test_loops_are_compiled_once_in_a_process(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     calls = []
-    monkeypatch.setattr(loops, "warm_up", lambda: calls.append(1))
+    monkeypatch.setattr(loops, "warm_up", lambda kv_dtype: calls.append(1))
     loops.compile_loops()
     loops.compile_loops()
     assert calls == [1]
@@ -33,7 +33,7 @@ def test_loops_are_compiled_once_in_a_process(monkeypatch: pytest.MonkeyPatch, c
 
 def test_a_slow_compilation_is_announced_on_stderr(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(loops, "SILENT_S", 0.02)
-    monkeypatch.setattr(loops, "warm_up", lambda: time.sleep(0.3))
+    monkeypatch.setattr(loops, "warm_up", lambda kv_dtype: time.sleep(0.3))
     loops.compile_loops()
     out, err = capsys.readouterr()
     assert out == ""
@@ -44,7 +44,7 @@ def test_a_slow_compilation_is_announced_on_stderr(monkeypatch: pytest.MonkeyPat
 def test_a_failed_compilation_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     results: Iterator[Any] = iter([RuntimeError("no compiler"), None])
 
-    def warm_up() -> None:
+    def warm_up(kv_dtype: str) -> None:
         result = next(results)
         if result is not None:
             raise result
@@ -56,15 +56,15 @@ def test_a_failed_compilation_is_tried_again(monkeypatch: pytest.MonkeyPatch) ->
     assert next(results, "used up") == "used up"
 
 
-@pytest.mark.parametrize(("backend", "calls"), [("numba", 1), ("torch", 0)])
+@pytest.mark.parametrize(("backend", "calls"), [("numba", ["auto", "int8"]), ("torch", [])])
 def test_an_engine_compiles_what_its_backend_needs(
-    backend: str, calls: int, tiny_llm: Any, monkeypatch: pytest.MonkeyPatch
+    backend: str, calls: list[str], tiny_llm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = []
-    monkeypatch.setattr(loops, "warm_up", lambda: made.append(1))
-    for _ in range(2):
-        tiny_llm(backend=backend)
-    assert len(made) == calls
+    made: list[str] = []
+    monkeypatch.setattr(loops, "warm_up", made.append)
+    for kv_dtype in ("auto", "auto", "int8", "int8"):
+        tiny_llm(backend=backend, kv_dtype=kv_dtype)
+    assert made == calls
 
 
 @pytest.mark.parametrize("after", [0.0, 0.02, 60.0])
