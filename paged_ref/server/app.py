@@ -26,7 +26,8 @@ from .replies import Reply
 from .transport import ClientLeft, EventStream, or_leave, read_body
 
 PAGE = Path(__file__).parent / "page"
-FILES = {"/": ("index.html", "text/html"), "/page.js": ("page.js", "text/javascript"), "/page.css": ("page.css", "text/css")}
+FILES = {"/": ("index.html", "text/html"), "/page.js": ("page.js", "text/javascript"), "/page.css": ("page.css", "text/css"),
+         "/icon.svg": ("icon.svg", "image/svg+xml")}
 MOST_VIEWERS = 100
 SECURITY = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "

@@ -1,7 +1,7 @@
 """The engine's state as frames for the page: which request holds which block, and the current metrics.
 
 A frame is one JSON text, made in the engine thread after a step. It costs time in proportion to the held blocks, so
-the observer limits itself: a frame that took c seconds to make is followed by none for c / `SHARE` seconds. Thus
+the observer limits itself: a frame that took c seconds of processor time is followed by none for c / `SHARE` seconds. Thus
 frames take at most that share of the engine's time, whatever the pool's size. Nothing is made while nobody watches.
 Each viewer sees the newest frame; a slow viewer misses some and never makes a queue.
 """
@@ -20,7 +20,7 @@ from ..scheduling.request import Request, Status
 from ..scheduling.step import Step
 from .engine_thread import EngineThread
 
-SHARE = 0.01
+SHARE = 0.015
 LEAST_GAP = 0.05  # seconds: 20 frames per second are enough for the eye
 TEXT_LENGTH = 200
 
@@ -39,6 +39,7 @@ class Observer:
         self.viewers: set[Viewer] = set()
         self.frames = 0
         self.seconds = 0.0  # spent on frames
+        self.latest: str | None = None
         self._next = 0.0
         self._happened: deque[dict[str, Any]] = deque(maxlen=64)
         self._serial = 0
@@ -54,18 +55,19 @@ class Observer:
             for request in dict.fromkeys(chunk.request for chunk in step.chunks):
                 if not request.sequences:
                     self._note("finished", request)
-        started = time.perf_counter()
+        now, started = time.monotonic(), time.thread_time()
         teaching = self.engine is not None and (self.engine.paused or self.engine.delay > 0.2)
         idle = not self.llm.scheduler.has_work
-        if started < self._next and not teaching and not idle:
+        if now < self._next and not teaching and not idle:
             return
         text = "data: " + json.dumps(self.frame(), separators=(",", ":")) + "\n\n"
+        self.latest = text
         for viewer in list(self.viewers):
             viewer.offer(text)
-        cost = time.perf_counter() - started
+        cost = time.thread_time() - started
         self.frames += 1
         self.seconds += cost
-        self._next = started + max(LEAST_GAP, cost / SHARE)
+        self._next = now + max(LEAST_GAP, cost / SHARE)
 
     def _note(self, kind: str, request: Request) -> None:
         self._serial += 1
@@ -132,8 +134,10 @@ class Viewer:
 
     def __init__(self, observer: Observer, loop: asyncio.AbstractEventLoop) -> None:
         self.observer, self.loop = observer, loop
-        self.newest: str | None = None
+        self.newest: str | None = observer.latest
         self.arrived = asyncio.Event()
+        if self.newest is not None:
+            self.arrived.set()
         self.closed = False
 
     def offer(self, text: str) -> None:

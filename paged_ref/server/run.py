@@ -20,7 +20,8 @@ class Server(uvicorn.Server):
         """Begin to drain; a second signal ends at once."""
         log.info("finishing the running requests; a second signal ends at once")
         self.config.app.state.service.drain()  # type: ignore[union-attr]
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
 
 def serve(app: FastAPI, host: str, port: int, drain_seconds: int) -> int:

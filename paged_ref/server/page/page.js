@@ -110,9 +110,12 @@ function paintMap() {
     }
   }
   if (chosen !== null) {
-    context.strokeStyle = css("--accent");
-    context.lineWidth = 3;
-    context.strokeRect((chosen % columns) * size - 1, Math.floor(chosen / columns) * size - 1, side + 2, side + 2);
+    const x = (chosen % columns) * size, y = Math.floor(chosen / columns) * size;
+    for (const [colour, line] of [[panel, 5], [ink, 2.5]]) { // seen on every colour
+      context.strokeStyle = colour;
+      context.lineWidth = line;
+      context.strokeRect(x, y, side, side);
+    }
   }
 }
 
