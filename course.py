@@ -74,10 +74,10 @@ LOG = VENV / "course-setup.log"
 OLDEST_GLIBC = (2, 28)
 OLDEST_MACOS = (14, 0)
 LONGEST_PATH = 191  # below the course's folder, in characters; Windows allows 259 for the whole path
-REQUIREMENT = ".[lab,test]"
+REQUIREMENT = ".[lab,serve,test]"
 CONSTRAINTS = "constraints.txt"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-NEEDS_MODEL = ("lab", "test", "bench")
+NEEDS_MODEL = ("lab", "test", "serve", "bench")
 
 
 def typed_command(python: str, script: str) -> str:
@@ -111,6 +111,7 @@ HELP = f"""usage: {COMMAND} COMMAND [ARGUMENTS] [--torch-index URL]
   lab [CHAPTER] [--no-browser] [--port N]   open JupyterLab on your copy of the first notebook or of a chapter (lab 7)
   update                                    bring new versions into your copies and keep what you wrote
   test [--fast] [-- PYTEST ARGUMENTS]       run every test and validate every notebook
+  serve [--host ADDRESS] [--port N]         serve the model, with a live page of its memory
   doctor                                    tell whether this machine is ready, by running a kernel on it
   help                                      list every command; COMMAND --help explains one
 

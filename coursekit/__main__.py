@@ -23,6 +23,7 @@ COMMANDS = {
     ),
     "update": ("coursekit.update.command", "bring new versions of the course into your copies"),
     "test": ("coursekit.cli.test", "run every test and validate every notebook"),
+    "serve": ("coursekit.cli.serve", "serve the model, with a live page of its memory"),
     "doctor": ("coursekit.cli.doctor", "check that this machine is ready, by running a kernel on it"),
     "check": ("coursekit.cli.check", "check your answers to a chapter's exercises"),
     "quiz": ("coursekit.quiz", "interview questions in the terminal"),
@@ -33,7 +34,7 @@ COMMANDS = {
     "bench": ("bench.__main__", "measure the reference implementation"),
 }
 # The other commands work on the course's own files, which an installed library does not contain.
-WITHOUT_THE_COURSE = ("doctor", "bench")
+WITHOUT_THE_COURSE = ("doctor", "bench", "serve")
 
 
 def known_commands() -> dict[str, tuple[str, str]]:

@@ -14,6 +14,7 @@ from .utf8 import use_utf8
 COMMANDS = {
     "generate": ("cli.generate", "continue prompts on a real model through a paged cache"),
     "plan": ("cli.plan", "how many requests fit on a machine, and what a request costs"),
+    "serve": ("cli.serve", "an OpenAI-compatible server with a live page of the pool"),
     "simulate": (
         "cli.simulate",
         "run a workload on the real scheduler, with a cost model in place of the language model",

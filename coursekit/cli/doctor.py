@@ -26,7 +26,7 @@ from typing import Literal
 from coursekit import ROOT, quoted
 
 PIP = f"{quoted(sys.executable)} -m pip install"
-SET_UP_AGAIN = f'run `{PIP} -c constraints.txt -e ".[lab,test]"` in the course\'s folder'
+SET_UP_AGAIN = f'run `{PIP} -c constraints.txt -e ".[lab,serve,test]"` in the course\'s folder'
 REINSTALL_TRITON = f"run `{PIP} --force-reinstall --no-deps -c constraints.txt triton` in the course's folder"
 KERNEL_TIMEOUT_S = 180
 

@@ -103,6 +103,10 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._by_block)
 
+    def blocks(self) -> list[int]:
+        """Return the blocks whose contents can be found."""
+        return list(self._by_block)
+
     def __contains__(self, block: int) -> bool:
         return block in self._by_block
 
