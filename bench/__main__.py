@@ -13,6 +13,7 @@ BENCHMARKS = {
     "pool": ("pool", "operations per second of the block pool, by pool size"),
     "serve": ("serve.command", "our engine against transformers' generate and generate_batch"),
     "simulate": ("simulate", "requests per second of the simulator"),
+    "under-fire": ("under_fire", "the server with 200 clients that leave, send rubbish or read slowly"),
 }
 
 

@@ -11,16 +11,30 @@ from importlib.util import find_spec
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("--model", default="smollm2-135m", help="a name, a hub id, or a local folder")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)"
+    )
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="port; 0 takes a free one (8000)")
-    parser.add_argument("--api-key", metavar="KEY", help="ask clients for this key (the variable PAGED_REF_API_KEY)")
-    parser.add_argument("--show-text", action="store_true", help="show text of prompts and replies on the page")
-    parser.add_argument("--max-queue", type=int, default=256, metavar="N", help="waiting requests; more get 429 (256)")
-    parser.add_argument("--drain", type=int, default=30, metavar="S", help="seconds to finish requests at exit (30)")
+    parser.add_argument(
+        "--api-key", metavar="KEY", help="ask clients for this key (the variable PAGED_REF_API_KEY)"
+    )
+    parser.add_argument(
+        "--show-text", action="store_true", help="show text of prompts and replies on the page"
+    )
+    parser.add_argument(
+        "--max-queue", type=int, default=256, metavar="N", help="waiting requests; more get 429 (256)"
+    )
+    parser.add_argument(
+        "--drain", type=int, default=30, metavar="S", help="seconds to finish requests at exit (30)"
+    )
     parser.add_argument("--num-blocks", type=int, metavar="N", help="blocks in the pool (as many as fit)")
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens per block (16)")
-    parser.add_argument("--max-num-seqs", type=int, default=64, metavar="N", help="sequences that run at once (64)")
-    parser.add_argument("--preemption", choices=("recompute", "swap"), default="recompute", help="(recompute)")
+    parser.add_argument(
+        "--max-num-seqs", type=int, default=64, metavar="N", help="sequences that run at once (64)"
+    )
+    parser.add_argument(
+        "--preemption", choices=("recompute", "swap"), default="recompute", help="(recompute)"
+    )
     parser.add_argument("--dtype", default="auto", help="auto, float32, float16 or bfloat16")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda")
 

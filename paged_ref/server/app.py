@@ -26,8 +26,12 @@ from .replies import Reply
 from .transport import ClientLeft, EventStream, or_leave, read_body
 
 PAGE = Path(__file__).parent / "page"
-FILES = {"/": ("index.html", "text/html"), "/page.js": ("page.js", "text/javascript"), "/page.css": ("page.css", "text/css"),
-         "/icon.svg": ("icon.svg", "image/svg+xml")}
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/page.css": ("page.css", "text/css"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
 MOST_VIEWERS = 100
 SECURITY = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -67,7 +71,9 @@ class Service:
         self.observer = Observer(llm, settings.show_text)
         self.engine = EngineThread(llm, settings.max_queue, self.observer.watch)
         self.observer.engine = self.engine
-        self.tokenizing = ThreadPoolExecutor(1, "tokenizer")  # one thread: tokenizers are not made for several
+        self.tokenizing = ThreadPoolExecutor(
+            1, "tokenizer"
+        )  # one thread: tokenizers are not made for several
         self.draining = False
         self.created = int(time.time())
 
@@ -91,7 +97,8 @@ class Service:
         if self.draining:
             raise ApiError(503, "the server is shutting down", code="shutting_down", retry_after=5)
         self.engine.reserve(1)
-        reserved, jobs = 1, []
+        reserved = 1
+        jobs: list[Job] = []
 
         def leave() -> None:
             nonlocal reserved

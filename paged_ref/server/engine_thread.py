@@ -34,9 +34,9 @@ T = TypeVar("T")
 
 
 class Token(NamedTuple):
-    """A new token of the job's sequence `index`, with the text that it completes."""
+    """A new token of the job's sequence `sample`, with the text that it completes."""
 
-    index: int
+    sample: int
     token_id: int
     text: str
     finish_reason: str | None
@@ -120,7 +120,9 @@ class EngineThread:
         if self.failed:
             raise ApiError(503, f"the engine has stopped: {self.failed}", code="engine_stopped")
         if jobs > self.capacity:
-            raise ApiError(400, f"{jobs} prompts in one request; this server takes at most {self.capacity}", "prompt")
+            raise ApiError(
+                400, f"{jobs} prompts in one request; this server takes at most {self.capacity}", "prompt"
+            )
         if self.reserved + jobs > self.capacity:
             raise ApiError(
                 429,
@@ -191,7 +193,9 @@ class EngineThread:
             if len(job.news) > MOST_UNREAD:
                 self.cancel(job)
                 job.news.clear()
-                job.news.append(End(ApiError(500, "dropped: the client reads too slowly", code="slow_reader")))
+                job.news.append(
+                    End(ApiError(500, "dropped: the client reads too slowly", code="slow_reader"))
+                )
             elif isinstance(items[-1], End):
                 self._end(job)
             job.arrived.set()
@@ -212,7 +216,7 @@ class EngineThread:
                     self._single_steps = max(0, self._single_steps - 1)
                     self._step()
                     self._rest()
-        except Exception as error:  # noqa: BLE001  every job must hear of it
+        except Exception as error:
             log.exception("the engine thread stopped")
             self.failed = f"{type(error).__name__}: {error}"
         for job in [*self._by_request.values()]:
@@ -235,7 +239,9 @@ class EngineThread:
     def _rest(self) -> None:
         """In slow motion, wait between steps, and obey meanwhile."""
         end = time.monotonic() + self.delay
-        while not self._stopping and not self.paused and (left := min(end - time.monotonic(), self.delay)) > 0:
+        while (
+            not self._stopping and not self.paused and (left := min(end - time.monotonic(), self.delay)) > 0
+        ):
             self._obey(wait=True, timeout=left)
 
     def _add(self, job: Job) -> None:
@@ -252,7 +258,7 @@ class EngineThread:
         self.watch(None)
 
     def _abort(self, job: Job) -> None:
-        if job.request is not None and self._by_request.pop(job.request, None):
+        if job.request is not None and self._by_request.pop(job.request, None) is not None:
             self.llm.abort(job.request)
             self.watch(None)
 
@@ -272,8 +278,8 @@ class EngineThread:
                 request.events.clear()
             if not request.sequences:
                 del self._by_request[request]
-                error = request.error
-                items.append(End(ApiError(500, str(error), code="engine_error") if error else None))
+                why = request.error
+                items.append(End(ApiError(500, str(why), code="engine_error") if why else None))
             if items:
                 news.append((job, items))
         self._tell(news)

@@ -1,9 +1,9 @@
 """The engine's state as frames for the page: which request holds which block, and the current metrics.
 
 A frame is one JSON text, made in the engine thread after a step. It costs time in proportion to the held blocks, so
-the observer limits itself: a frame that took c seconds of processor time is followed by none for c / `SHARE` seconds. Thus
-frames take at most that share of the engine's time, whatever the pool's size. Nothing is made while nobody watches.
-Each viewer sees the newest frame; a slow viewer misses some and never makes a queue.
+the observer limits itself: a frame that took c seconds of processor time is followed by none for c / `SHARE` seconds.
+Frames thus take at most that share of the engine's time, whatever the pool's size. Nothing is made while nobody
+watches. Each viewer sees the newest frame; a slow viewer misses some and never makes a queue.
 """
 
 from __future__ import annotations
@@ -109,12 +109,15 @@ class Observer:
         }
         if self.show_text and request.sequences and self.llm.model.tokenizer is not None:
             tokens = request.sequences[0].token_ids[-40:]
-            seen["text"] = str(self.llm.model.tokenizer.decode(tokens, skip_special_tokens=True))[-TEXT_LENGTH:]
+            seen["text"] = str(self.llm.model.tokenizer.decode(tokens, skip_special_tokens=True))[
+                -TEXT_LENGTH:
+            ]
         return seen
 
     def _cached_runs(self) -> list[int]:
-        """Return the free blocks with cached contents as first, length, first, length, …"""
-        pool, runs = self.llm.pool, []
+        """Return the free blocks with cached contents as first, length, first, length and so on."""
+        pool = self.llm.pool
+        runs: list[int] = []
         if pool.prefix_cache is None:
             return []
         last = -2

@@ -15,7 +15,10 @@ from ..generation.prompts import Prompt, as_prompts
 from ..sampling.params import SamplingParams
 from .errors import ApiError
 
-DEFAULT_TOKENS = {"completion": 16, "chat": 256}  # OpenAI's default for completions; chat's is the model's limit
+DEFAULT_TOKENS = {
+    "completion": 16,
+    "chat": 256,
+}  # OpenAI's default for completions; chat's is the model's limit
 MOST_STOPS = 4
 # Field → the values that ask for nothing.
 REFUSED: dict[str, tuple[Any, ...]] = {
@@ -60,7 +63,10 @@ def parse(raw: bytes, chat: bool, model: str) -> Call:
     wanted = body.get("model", model)
     if wanted != model:
         raise ApiError(
-            404, f"model {wanted!r:.80} is not served here; this server has {model!r}", "model", "model_not_found"
+            404,
+            f"model {wanted!r:.80} is not served here; this server has {model!r}",
+            "model",
+            "model_not_found",
         )
     for name, neutral in REFUSED.items():
         value = body.get(name)
@@ -89,14 +95,14 @@ def json_object(raw: bytes) -> dict[str, Any]:
 
 def _stream(body: dict[str, Any]) -> tuple[bool, bool]:
     stream, options = body.get("stream"), body.get("stream_options")
-    if stream not in (None, True, False) or isinstance(stream, (int, float)) and not isinstance(stream, bool):
+    if stream not in (None, True, False) or (
+        isinstance(stream, (int, float)) and not isinstance(stream, bool)
+    ):
         raise ApiError(400, f"stream = {stream!r:.60}: it must be true or false", "stream")
     if options is None:
         return bool(stream), False
     if not stream or not isinstance(options, dict):
-        raise ApiError(
-            400, "stream_options must be an object, and needs stream to be true", "stream_options"
-        )
+        raise ApiError(400, "stream_options must be an object, and needs stream to be true", "stream_options")
     return True, options.get("include_usage") is True
 
 
@@ -104,13 +110,17 @@ def _prompts(body: dict[str, Any]) -> list[Prompt]:
     prompt = body.get("prompt")
     if not isinstance(prompt, (str, list)) or not prompt:
         raise ApiError(
-            400, "prompt must be a string, a list of strings, token ids, or lists of token ids, and not empty", "prompt"
+            400,
+            "prompt must be a string, a list of strings, token ids, or lists of token ids, and not empty",
+            "prompt",
         )
     prompts = as_prompts(prompt)
     for i, one in enumerate(prompts):
         kinds = {type(token) for token in one} if isinstance(one, list) else set()
         if not isinstance(one, str) and kinds != {int}:
-            raise ApiError(400, f"prompt {i} must be a string or a list of token ids, and not empty", "prompt")
+            raise ApiError(
+                400, f"prompt {i} must be a string or a list of token ids, and not empty", "prompt"
+            )
     return prompts
 
 
@@ -121,7 +131,9 @@ def _messages(body: dict[str, Any]) -> list[Prompt]:
     plain = []
     for i, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise ApiError(400, f"messages[{i}] must be an object with a role and a content", f"messages[{i}]")
+            raise ApiError(
+                400, f"messages[{i}] must be an object with a role and a content", f"messages[{i}]"
+            )
         plain.append({"role": message["role"], "content": _content(message.get("content"), i)})
     return [plain]
 
@@ -134,7 +146,9 @@ def _content(content: Any, i: int) -> str:
     for part in parts:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise ApiError(
-                400, f"messages[{i}].content may have text parts only: the model reads text", f"messages[{i}].content"
+                400,
+                f"messages[{i}].content may have text parts only: the model reads text",
+                f"messages[{i}].content",
             )
     return "".join(part["text"] for part in parts)
 
@@ -162,4 +176,6 @@ def _sampling(body: dict[str, Any], chat: bool) -> SamplingParams:
         )
     except (ValueError, TypeError) as error:
         name = str(error).split(" ")[0]
-        raise ApiError(400, str(error), name if name in {*PASSED_ON, "max_tokens", "stop"} else None) from error
+        raise ApiError(
+            400, str(error), name if name in {*PASSED_ON, "max_tokens", "stop"} else None
+        ) from error

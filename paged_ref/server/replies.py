@@ -50,7 +50,7 @@ class Reply:
         return texts, False
 
     def _count(self, i: int, token: Token, texts: dict[int, str]) -> None:
-        choice = i * self.n + token.index
+        choice = i * self.n + token.sample
         self.generated += 1
         self.texts[choice] += token.text
         self.reasons[choice] = token.finish_reason
@@ -62,7 +62,9 @@ class Reply:
             while not (await self.news(i))[1]:
                 pass
         choices = [
-            self._choice(k, {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text})
+            self._choice(
+                k, {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
+            )
             for k, text in enumerate(self.texts)
         ]
         return {**self.head, "choices": choices, "usage": self.usage()}

@@ -37,7 +37,9 @@ async def read_body(request: Request, limit: int) -> bytes:
                 size += len(part)
                 if size <= limit:
                     parts.append(part)
-                elif size > 16 * limit:  # up to here it is read and thrown away, so that the client sees the reply
+                elif (
+                    size > 16 * limit
+                ):  # up to here it is read and thrown away, so that the client sees the reply
                     break
     except TimeoutError as error:
         raise ApiError(408, f"the body did not arrive within {READ_SECONDS:.0f} s") from error

@@ -19,7 +19,9 @@ def running(llm: Any, **settings: Any) -> Iterator[Running]:
 
     app = make_app(llm, Settings(**{"model_name": "tiny"} | settings))
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    config = uvicorn.Config(app, log_level="warning", lifespan="on", log_config=None, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app, log_level="warning", lifespan="on", log_config=None, timeout_graceful_shutdown=5
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

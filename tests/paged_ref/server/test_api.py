@@ -34,7 +34,9 @@ def client(server: Running, **options: Any) -> Any:
 
 def post(server: Running, body: Any, path: str = "/v1/completions", **headers: str) -> Any:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return httpx.post(server.address + path, content=content, headers={"content-type": "application/json"} | headers)
+    return httpx.post(
+        server.address + path, content=content, headers={"content-type": "application/json"} | headers
+    )
 
 
 def alone(tiny_llm: Callable[..., Any], prompt: str, **sampling: Any) -> Any:
@@ -44,7 +46,11 @@ def alone(tiny_llm: Callable[..., Any], prompt: str, **sampling: Any) -> Any:
 def test_a_completion_is_what_generate_returns(server: Running, tiny_llm: Callable[..., Any]) -> None:
     got = client(server).completions.create(model="tiny", prompt="Hello", max_tokens=12, temperature=0)
     expected = alone(tiny_llm, "Hello", max_tokens=12)
-    assert (got.object, got.model, got.choices[0].text) == ("text_completion", "tiny", expected.outputs[0].text)
+    assert (got.object, got.model, got.choices[0].text) == (
+        "text_completion",
+        "tiny",
+        expected.outputs[0].text,
+    )
     assert got.choices[0].finish_reason == "length"
     assert (got.usage.prompt_tokens, got.usage.completion_tokens, got.usage.total_tokens) == (5, 12, 17)
 
@@ -54,18 +60,24 @@ def test_samples_prompts_stop_and_seed_are_the_engines(server: Running, tiny_llm
         model="tiny", prompt=["Hello", "World"], n=3, seed=5, temperature=1, max_tokens=9
     )
     expected = [
-        o.text for p in ("Hello", "World") for o in alone(tiny_llm, p, n=3, seed=5, temperature=1, max_tokens=9).outputs
+        o.text
+        for p in ("Hello", "World")
+        for o in alone(tiny_llm, p, n=3, seed=5, temperature=1, max_tokens=9).outputs
     ]
     assert [c.index for c in got.choices] == list(range(6))
     assert [c.text for c in got.choices] == expected
     assert (got.usage.prompt_tokens, got.usage.completion_tokens) == (10, 54)
     whole = alone(tiny_llm, "Hello", max_tokens=40).outputs[0].text
     stop = whole[10:12]
-    cut = client(server).completions.create(model="tiny", prompt="Hello", max_tokens=40, temperature=0, stop=[stop])
+    cut = client(server).completions.create(
+        model="tiny", prompt="Hello", max_tokens=40, temperature=0, stop=[stop]
+    )
     assert (cut.choices[0].text, cut.choices[0].finish_reason) == (whole[: whole.index(stop)], "stop")
 
 
-def test_a_stream_has_the_same_text_and_ends_with_usage(server: Running, tiny_llm: Callable[..., Any]) -> None:
+def test_a_stream_has_the_same_text_and_ends_with_usage(
+    server: Running, tiny_llm: Callable[..., Any]
+) -> None:
     chunks = list(
         client(server).completions.create(
             model="tiny", prompt="Hello", n=2, seed=3, temperature=1, max_tokens=30, stream=True,
@@ -159,7 +171,9 @@ def test_the_api_asks_for_its_key(tiny_llm: Callable[..., Any]) -> None:
             client(server, api_key="wrong").completions.create(model="tiny", prompt="a")
         with pytest.raises(openai.AuthenticationError):
             client(server, api_key="rightx").models.list()
-        assert client(server, api_key="right").completions.create(model="tiny", prompt="a", max_tokens=1).choices
+        assert (
+            client(server, api_key="right").completions.create(model="tiny", prompt="a", max_tokens=1).choices
+        )
         assert httpx.get(f"{server.address}/health").status_code == 200
 
 
@@ -184,7 +198,9 @@ def stream_of(server: Running, prompt: str, max_tokens: int, stream: bool = True
     """Send a request through a socket of our own, and read nothing."""
     body = json.dumps({"prompt": prompt, "max_tokens": max_tokens, "stream": stream}).encode()
     one = socket.create_connection(("127.0.0.1", server.port), timeout=20)
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    )
     one.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     return one
 
@@ -219,7 +235,9 @@ def test_a_slow_reader_is_dropped_and_others_are_served(
         slow = socket.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         slow.connect(("127.0.0.1", server.port))
-        body = json.dumps({"prompt": "a", "max_tokens": 2000, "n": 8, "temperature": 1, "stream": True}).encode()
+        body = json.dumps(
+            {"prompt": "a", "max_tokens": 2000, "n": 8, "temperature": 1, "stream": True}
+        ).encode()
         head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         slow.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         assert post(server, {"prompt": "b", "max_tokens": 5}).status_code == 200
@@ -233,7 +251,9 @@ def test_health_and_metrics(server: Running) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
     post(server, {"prompt": "a", "max_tokens": 3})
-    families = {f.name: f for f in text_string_to_metric_families(httpx.get(f"{server.address}/metrics").text)}
+    families = {
+        f.name: f for f in text_string_to_metric_families(httpx.get(f"{server.address}/metrics").text)
+    }
     assert families["vllm:generation_tokens"].samples[0].value == 3
     server.service.engine.failed = "a reason"
     assert httpx.get(f"{server.address}/health").status_code == 503

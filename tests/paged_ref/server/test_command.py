@@ -18,8 +18,8 @@ import pytest
 pytest.importorskip("fastapi", reason="FastAPI is not installed (the extra `serve`)")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed (the extra `serve`)")
 
-from coursekit import ROOT  # noqa: E402
-from paged_ref.__main__ import main  # noqa: E402
+from coursekit import ROOT
+from paged_ref.__main__ import main
 
 SERVER = """
 import logging
@@ -57,7 +57,9 @@ def test_sigterm_finishes_the_running_request(tmp_path: Any) -> None:
     replies: list[Any] = []
 
     def ask() -> None:
-        request = urllib.request.Request(f"{address}/v1/completions", body, {"content-type": "application/json"})
+        request = urllib.request.Request(
+            f"{address}/v1/completions", body, {"content-type": "application/json"}
+        )
         replies.append(json.load(urllib.request.urlopen(request, timeout=60)))
 
     thread = threading.Thread(target=ask)
@@ -78,7 +80,9 @@ def test_wrong_options_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--port 0 to 65535" in capsys.readouterr().err
 
 
-def test_a_missing_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("paged_ref.cli.serve.find_spec", lambda name: None)
     assert main(["serve"]) == 2
     assert "[serve]" in capsys.readouterr().err

@@ -17,8 +17,8 @@ import pytest
 pytest.importorskip("fastapi", reason="FastAPI is not installed (the extra `serve`)")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed (the extra `serve`)")
 
-from paged_ref.server.observer import SHARE  # noqa: E402
-from tests.helpers.serving import Running, running, wait_until  # noqa: E402
+from paged_ref.server.observer import SHARE
+from tests.helpers.serving import Running, running, wait_until
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = ["--disable-gpu", "--disable-background-networking", "--no-first-run"]
