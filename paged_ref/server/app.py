@@ -109,7 +109,7 @@ class Service:
 
         try:
             call = parse(await read_body(request, self.settings.max_body), chat, self.settings.model_name)
-            self.engine.reserve(len(call.prompts) - 1)
+            self.engine.reserve(len(call.prompts), held=1)
             reserved = len(call.prompts)
             jobs += await or_leave(request.receive, self._submit(call))
             reply = Reply(jobs, call.sampling.n, chat, self.settings.model_name)

@@ -111,8 +111,8 @@ class EngineThread:
         self._commands.put(None)
         self._thread.join()
 
-    def reserve(self, jobs: int) -> None:
-        """Reserve room for so many jobs. Give it back with `release`.
+    def reserve(self, jobs: int, held: int = 0) -> None:
+        """Reserve room for so many jobs, `held` of which have it already. Give it back with `release`.
 
         Raises:
             ApiError: 429 if the queue is full, 503 if the engine has failed, 400 if so many jobs never fit.
@@ -123,14 +123,14 @@ class EngineThread:
             raise ApiError(
                 400, f"{jobs} prompts in one request; this server takes at most {self.capacity}", "prompt"
             )
-        if self.reserved + jobs > self.capacity:
+        if self.reserved + jobs - held > self.capacity:
             raise ApiError(
                 429,
                 f"the queue is full: {self.reserved} requests wait or run",
                 code="queue_full",
                 retry_after=max(1, min(60, round(self._seconds))),
             )
-        self.reserved += jobs
+        self.reserved += jobs - held
 
     def release(self, jobs: int) -> None:
         """Give reserved room back."""
