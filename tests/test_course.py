@@ -260,7 +260,9 @@ def test_first_start_installs_fetches_and_hands_over(folder: Course) -> None:
     code, output, errors = folder.run("lab", "7", "--no-browser", "--port", "9000")
     assert (code, errors) == (0, "")
     asked = folder.record.read_text().splitlines()
-    assert asked[1] == "-I -m pip install --no-input --constraint constraints.txt --editable .[lab,test]"
+    assert (
+        asked[1] == "-I -m pip install --no-input --constraint constraints.txt --editable .[lab,serve,test]"
+    )
     assert folder.asked() == [
         "venv",
         "pip",

@@ -19,6 +19,9 @@ def running(llm: Any, **settings: Any) -> Iterator[Running]:
 
     app = make_app(llm, Settings(**{"model_name": "tiny"} | settings))
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    listener.setsockopt(
+        socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
+    )  # small, so that a slow reader is noticed soon
     config = uvicorn.Config(
         app, log_level="warning", lifespan="on", log_config=None, timeout_graceful_shutdown=5
     )

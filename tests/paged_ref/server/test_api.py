@@ -231,7 +231,7 @@ def test_a_slow_reader_is_dropped_and_others_are_served(
 ) -> None:
     monkeypatch.setattr("paged_ref.server.engine_thread.MOST_UNREAD", 20)
     monkeypatch.setattr("paged_ref.server.transport.SEND_SECONDS", 1)
-    with running(tiny_llm()) as server:
+    with running(tiny_llm(num_blocks=2100)) as server:
         slow = socket.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         slow.connect(("127.0.0.1", server.port))
