@@ -98,6 +98,7 @@ class EngineThread:
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._single_steps = 0
         self._stopping = False
+        self._over = False  # the thread takes no more commands
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # ---- called in the event loop
@@ -141,7 +142,15 @@ class EngineThread:
         job = Job(token_ids, sampling, asyncio.get_running_loop())
         self.live.add(job)
         self._commands.put(lambda: self._add(job))
+        if self._over:  # nobody may obey this command any more
+            self._receive([(job, [self._farewell()])])
         return job
+
+    def _farewell(self) -> End:
+        """Return the end of every job that the engine leaves unfinished."""
+        if self.failed:
+            return End(ApiError(503, f"the engine has stopped: {self.failed}", code="engine_stopped"))
+        return End(ApiError(503, "the server is shutting down", code="shutting_down"))
 
     def cancel(self, job: Job) -> None:
         """End a job whose client has left; its blocks are freed before the next step. Harmless if it has ended."""
@@ -219,9 +228,13 @@ class EngineThread:
         except Exception as error:
             log.exception("the engine thread stopped")
             self.failed = f"{type(error).__name__}: {error}"
+        self._over = True
         for job in [*self._by_request.values()]:
             self._abort(job)
-            self._tell([(job, [End(ApiError(503, "the server is shutting down", code="shutting_down"))])])
+            self._tell([(job, [self._farewell()])])
+        self._stopping = False  # so that `_obey` reads on: jobs that come last are told by `_add`
+        self._obey(wait=False)
+        self._stopping = True
 
     def _obey(self, wait: bool, timeout: float | None = None) -> None:
         """Run the commands that have come; with `wait`, wait for the first one."""
@@ -246,6 +259,9 @@ class EngineThread:
 
     def _add(self, job: Job) -> None:
         if job.ended:
+            return
+        if self._over:
+            self._tell([(job, [self._farewell()])])
             return
         try:
             request = self.llm.add_request(job.token_ids, job.sampling)

@@ -271,6 +271,22 @@ def test_a_failed_engine_ends_every_request(server: Running, monkeypatch: pytest
     wait_until(lambda: httpx.get(f"{server.address}/health").status_code == 503, "health says so")
 
 
+def test_a_request_that_arrives_as_the_engine_fails_gets_an_answer(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine ends while a prompt is tokenized, after the request was accepted and before it is submitted."""
+    engine, submit = server.service.engine, server.service.engine.submit
+
+    def late(*arguments: Any) -> Any:
+        engine.stop()
+        return submit(*arguments)
+
+    monkeypatch.setattr(engine, "submit", late)
+    got = httpx.post(f"{server.address}/v1/completions", json={"prompt": "a"}, timeout=5)
+    assert got.status_code == 503
+    assert engine.reserved == 0 and not engine.live
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_curl(server: Running) -> None:
     body = '{"model": "tiny", "prompt": "Hello", "max_tokens": 4, "stream": true}'
